@@ -1,0 +1,358 @@
+import { z } from 'zod';
+import { StudioError } from './errors.ts';
+
+/**
+ * The experiment, as every surface speaks it: the form edits it, the API takes it, a YAML or JSON file holds it, the
+ * database keeps it and a checkpoint carries it. Field names are Fabric's, in camelCase; the defaults are always legal.
+ * A legal value whose feature is not built yet passes the schema and is then refused by `parseConfig`, by name.
+ */
+
+const count = z.int().min(1);
+const patterns = z.array(z.string().min(1)).max(1000);
+
+const DemoTransformer = z.strictObject({
+  kind: z.literal('demo-transformer'),
+  vocabSize: z.int().min(2).max(10_000_000).nullable().default(null).describe('from the data if left out'),
+  ninp: count.max(65_536).default(200),
+  nhead: count.max(1024).default(2),
+  nhid: count.max(1_048_576).default(200),
+  nlayers: count.max(1024).default(2),
+  dropout: z.number().min(0).lt(1).default(0),
+  freeze: patterns.default([]),
+});
+
+const Gpt2 = z.strictObject({
+  kind: z.literal('gpt2'),
+  nLayer: count.max(1024).default(12),
+  nHead: count.max(1024).default(12),
+  nEmbd: count.max(65_536).default(768),
+  nPositions: count.max(1_048_576).default(1024),
+  vocabSize: z.int().min(2).nullable().default(null),
+  tieWeights: z.boolean().default(true),
+  dropout: z.number().min(0).lt(1).default(0),
+  freeze: patterns.default([]),
+});
+
+const Llama = z.strictObject({
+  kind: z.literal('llama'),
+  hiddenSize: count.default(256),
+  intermediateSize: count.default(688),
+  numHiddenLayers: count.max(1024).default(4),
+  numAttentionHeads: count.max(1024).default(8),
+  numKeyValueHeads: count.max(1024).default(8),
+  vocabSize: z.int().min(2).nullable().default(null),
+  ropeTheta: z.number().positive().default(10_000),
+  rmsNormEps: z.number().positive().default(1e-6),
+  tieWordEmbeddings: z.boolean().default(false),
+  dropout: z.number().min(0).lt(1).default(0),
+  freeze: patterns.default([]),
+});
+
+const seed = z.int().min(0).max(0xffffffff);
+const blocks = {
+  blockSize: count.max(65_536).default(35),
+  batchSize: count.max(65_536).default(1),
+  seed: seed.default(1),
+  tokenizer: z.enum(['word', 'gpt2']).default('word'),
+  validationFraction: z.number().min(0).lt(1).default(0),
+};
+
+const Data = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('moby-dick'), ...blocks }),
+  z.strictObject({ kind: z.literal('wikitext2'), path: z.string().min(1), ...blocks }),
+  z.strictObject({ kind: z.literal('batches'), path: z.string().min(1), seed: seed.default(1) }),
+]);
+
+const optimizerCommon = {
+  lr: z.number().min(0),
+  weightDecay: z.number().min(0),
+  foreach: z.boolean().default(true),
+  groups: z
+    .array(
+      z.strictObject({
+        match: z.string().min(1),
+        lr: z.number().min(0).optional(),
+        weightDecay: z.number().min(0).optional(),
+      }),
+    )
+    .max(100)
+    .default([]),
+};
+const beta = z.number().min(0).lt(1);
+const adam = { betas: z.tuple([beta, beta]).default([0.9, 0.999]), eps: z.number().positive().default(1e-8) };
+
+const Optimizer = z.discriminatedUnion('kind', [
+  z.strictObject({
+    kind: z.literal('adam'),
+    ...optimizerCommon,
+    lr: optimizerCommon.lr.default(0.001),
+    weightDecay: optimizerCommon.weightDecay.default(0),
+    ...adam,
+  }),
+  z.strictObject({
+    kind: z.literal('adamw'),
+    ...optimizerCommon,
+    lr: optimizerCommon.lr.default(0.001),
+    weightDecay: optimizerCommon.weightDecay.default(0.01),
+    ...adam,
+  }),
+  z.strictObject({
+    kind: z.literal('sgd'),
+    ...optimizerCommon,
+    lr: optimizerCommon.lr.default(0.001),
+    weightDecay: optimizerCommon.weightDecay.default(0),
+    momentum: z.number().min(0).lt(1).default(0),
+    nesterov: z.boolean().default(false),
+  }),
+]);
+
+const wrapPolicy = z.union([
+  z.array(z.string().min(1)).max(100),
+  z.strictObject({ minNumParams: z.int().min(1).default(100_000_000) }),
+  z.null(),
+]);
+
+/** Every name Fabric takes for a sharding strategy, in any case. */
+const ShardingStrategy = z
+  .string()
+  .transform((name) => name.toUpperCase().replace(/^_(?=HYBRID_SHARD_ZERO2$)/, ''))
+  .pipe(z.enum(['FULL_SHARD', 'SHARD_GRAD_OP', 'HYBRID_SHARD', 'HYBRID_SHARD_ZERO2', 'NO_SHARD']));
+
+const Fsdp = z.strictObject({
+  kind: z.literal('fsdp'),
+  shardingStrategy: ShardingStrategy.default('FULL_SHARD'),
+  autoWrapPolicy: wrapPolicy.default(['TransformerEncoderLayer', 'TransformerDecoderLayer']),
+  activationCheckpointingPolicy: patterns.default([]),
+  cpuOffload: z.boolean().default(false),
+  limitAllGathers: z.boolean().default(true),
+  backwardPrefetch: z.enum(['BACKWARD_PRE', 'BACKWARD_POST']).nullable().default('BACKWARD_PRE'),
+  forwardPrefetch: z.boolean().default(false),
+  deviceMesh: z.tuple([count, count]).nullable().default(null),
+  linkGBps: z.number().positive().nullable().default(null),
+  stateDictType: z.enum(['full', 'sharded']).nullable().default(null),
+});
+
+const Ddp = z.strictObject({
+  kind: z.literal('ddp'),
+  bucketCapMiB: z.number().positive().max(4096).default(25),
+  activationCheckpointingPolicy: patterns.default([]),
+});
+
+const Strategy = z.preprocess(
+  (value) => {
+    if (value === 'ddp' || value === 'fsdp') return { kind: value };
+    if (value === 'fsdp_cpu_offload') return { kind: 'fsdp', cpuOffload: true };
+    return value;
+  },
+  z.discriminatedUnion('kind', [Fsdp, Ddp]),
+);
+
+export const ExperimentConfig = z.strictObject({
+  name: z.string().min(1).max(200).default('run'),
+  model: z.discriminatedUnion('kind', [DemoTransformer, Gpt2, Llama]).prefault({ kind: 'demo-transformer' }),
+  data: Data.prefault({ kind: 'moby-dick' }),
+  optimizer: Optimizer.prefault({ kind: 'adam' }),
+  lrSchedule: z
+    .strictObject({
+      kind: z.enum(['constant', 'cosine', 'linear']).default('constant'),
+      warmupSteps: z.int().min(0).default(0),
+      minLr: z.number().min(0).default(0),
+    })
+    .prefault({}),
+  precision: z.enum(['32-true', '16-mixed', '16-true', 'bf16-mixed', 'bf16-true']).default('32-true'),
+  devices: z.int().min(1).max(8, 'at most 8 ranks on one machine').default(2),
+  adapter: z.string().min(1).max(200).default('auto'),
+  strategy: Strategy.prefault({ kind: 'fsdp' }),
+  init: z
+    .strictObject({
+      mode: z.enum(['cpu', 'device', 'empty']).default('empty'),
+      from: z.string().min(1).nullable().default(null),
+    })
+    .prefault({}),
+  trainer: z
+    .strictObject({
+      steps: count.max(10_000_000).default(10),
+      seed: seed.default(42),
+      accumulateGradBatches: count.max(4096).default(1),
+      syncEveryMicroBatch: z.boolean().default(false),
+      gradientClipVal: z.number().positive().nullable().default(null),
+      gradientClipAlgorithm: z.enum(['norm', 'value']).default('norm'),
+      onNonFinite: z.enum(['stop', 'skip']).default('stop'),
+      validateEvery: count.nullable().default(null),
+      validateBatches: count.default(8),
+    })
+    .prefault({}),
+  checkpoint: z
+    .strictObject({
+      every: count.nullable().default(null),
+      keepLast: count.nullable().default(null),
+      atEnd: z.boolean().default(true),
+      format: z.enum(['full', 'sharded', 'safetensors']).nullable().default(null),
+      filter: patterns.nullable().default(null),
+      strict: z.boolean().default(true),
+      onSaveError: z.enum(['continue', 'stop']).default('continue'),
+      resume: z.string().min(1).nullable().default(null),
+    })
+    .prefault({}),
+  memoryBudgetMiB: z.number().positive().nullable().default(null),
+});
+export type ExperimentConfig = z.infer<typeof ExperimentConfig>;
+export type ModelConfig = ExperimentConfig['model'];
+export type DataConfig = ExperimentConfig['data'];
+export type OptimizerConfig = ExperimentConfig['optimizer'];
+export type StrategyConfig = ExperimentConfig['strategy'];
+
+/** One thing wrong with a config: where (dotted path of the person's own keys) and what to do. */
+export interface ConfigProblem {
+  readonly path: string;
+  readonly message: string;
+  readonly code: 'invalid-config' | 'not-built-yet';
+}
+
+type ParseResult = { config: ExperimentConfig; problems: [] } | { config: null; problems: ConfigProblem[] };
+
+/** Checks a config without throwing: every problem at once, each in its place. */
+export function checkConfig(input: unknown): ParseResult {
+  const parsed = ExperimentConfig.safeParse(input ?? {});
+  if (!parsed.success) return { config: null, problems: parsed.error.issues.flatMap((issue) => schemaProblems(issue)) };
+  const problems = [...contradictions(parsed.data), ...notBuiltYet(parsed.data)];
+  return problems.length ? { config: null, problems } : { config: parsed.data, problems: [] };
+}
+
+/**
+ * Parses a config. Throws StudioError `invalid-config` (or `not-built-yet` when that is all that is wrong) whose message
+ * lists every problem by the person's own keys.
+ */
+export function parseConfig(input: unknown): ExperimentConfig {
+  const { config, problems } = checkConfig(input);
+  if (config) return config;
+  const code = problems.every((p) => p.code === 'not-built-yet') ? 'not-built-yet' : 'invalid-config';
+  throw new StudioError(code, problems.map((p) => (p.path ? `${p.path}: ${p.message}` : p.message)).join('\n'), {
+    problems,
+  });
+}
+
+type SchemaIssue = z.core.$ZodIssue;
+
+function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = []): ConfigProblem[] {
+  const path = [...prefix, ...issue.path];
+  const at = (message: string, extra?: string): ConfigProblem => ({
+    path: [...path, ...(extra === undefined ? [] : [extra])].map(String).join('.'),
+    message,
+    code: 'invalid-config',
+  });
+  if (issue.code === 'unrecognized_keys')
+    return issue.keys.map((key) => at('unknown key. Check its spelling, or remove it', key));
+  if (issue.code === 'invalid_union') {
+    if ('note' in issue && issue.note === 'No matching discriminator')
+      return [at(`unknown kind. It is one of ${kindsAt(path).join(', ')}`)];
+    const closest = [...issue.errors].sort((a, b) => a.length - b.length)[0];
+    if (closest?.length && issue.errors.length > 0 && closest[0].path.length)
+      return closest.flatMap((e) => schemaProblems(e, path));
+    return [at('none of the allowed forms: a list of class names, { minNumParams: … }, or null')];
+  }
+  return [at(issue.message)];
+}
+
+function kindsAt(path: readonly PropertyKey[]): string[] {
+  const kinds: Record<string, string[]> = {
+    model: ['demo-transformer', 'gpt2', 'llama'],
+    data: ['moby-dick', 'wikitext2', 'batches'],
+    optimizer: ['adam', 'adamw', 'sgd'],
+    strategy: ['ddp', 'fsdp', 'fsdp_cpu_offload'],
+  };
+  return kinds[String(path[0])] ?? [];
+}
+
+function contradictions(c: ExperimentConfig): ConfigProblem[] {
+  const problems: ConfigProblem[] = [];
+  const bad = (path: string, message: string) => problems.push({ path, message, code: 'invalid-config' });
+  if (c.model.kind === 'demo-transformer') {
+    const { ninp, nhead } = c.model;
+    if (ninp % nhead) bad('model.nhead', `${nhead} does not divide model.ninp ${ninp}: each head needs a whole width`);
+    if (ninp % 2) bad('model.ninp', `${ninp} is odd: the positional encoding pairs a sine with a cosine`);
+  }
+  if (c.model.kind === 'gpt2' && c.model.nEmbd % c.model.nHead)
+    bad('model.nHead', `${c.model.nHead} does not divide model.nEmbd ${c.model.nEmbd}`);
+  if (c.model.kind === 'llama' && c.model.hiddenSize % c.model.numAttentionHeads)
+    bad('model.numAttentionHeads', `${c.model.numAttentionHeads} does not divide model.hiddenSize`);
+  if (c.optimizer.kind === 'sgd' && c.optimizer.nesterov && c.optimizer.momentum === 0)
+    bad('optimizer.nesterov', 'needs optimizer.momentum above 0');
+  const s = c.strategy;
+  if (s.kind === 'fsdp') {
+    const hybrid = s.shardingStrategy.startsWith('HYBRID');
+    if (s.deviceMesh && !hybrid)
+      bad(
+        'strategy.deviceMesh',
+        `is for HYBRID_SHARD; with ${s.shardingStrategy} one of its dimensions would never be synchronised`,
+      );
+    if (hybrid && !s.deviceMesh)
+      bad(
+        'strategy.deviceMesh',
+        `${s.shardingStrategy} needs [replicate, shard], for example [2, ${Math.max(2, c.devices / 2)}]`,
+      );
+    if (s.deviceMesh && s.deviceMesh[0] * s.deviceMesh[1] !== c.devices)
+      bad(
+        'strategy.deviceMesh',
+        `[${s.deviceMesh}] makes ${s.deviceMesh[0] * s.deviceMesh[1]} ranks, devices is ${c.devices}`,
+      );
+    if (s.deviceMesh?.[1] === 1)
+      bad(
+        'strategy.deviceMesh',
+        'a row of one rank shards nothing and its gradients would not be synchronised; use ddp',
+      );
+  }
+  if (c.precision.startsWith('bf16'))
+    bad('precision', `${c.precision}: WebGPU has no bfloat16 arithmetic; use 16-mixed`);
+  return problems;
+}
+
+function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
+  const problems: ConfigProblem[] = [];
+  const unless = (built: boolean, path: string, what: string) => {
+    if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
+  };
+  unless(c.model.kind === 'demo-transformer', 'model.kind', c.model.kind);
+  unless(c.model.freeze.length === 0, 'model.freeze', 'freezing parameters');
+  if (c.data.kind !== 'batches') {
+    unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);
+    unless(c.data.validationFraction === 0, 'data.validationFraction', 'a held-out part');
+  }
+  unless(c.optimizer.foreach, 'optimizer.foreach', 'foreach: false');
+  unless(c.optimizer.groups.length === 0, 'optimizer.groups', 'parameter groups');
+  unless(c.lrSchedule.kind === 'constant', 'lrSchedule.kind', `a ${c.lrSchedule.kind} schedule`);
+  unless(c.lrSchedule.warmupSteps === 0, 'lrSchedule.warmupSteps', 'warm-up');
+  if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
+  const s = c.strategy;
+  unless(
+    s.activationCheckpointingPolicy.length === 0,
+    'strategy.activationCheckpointingPolicy',
+    'activation checkpointing',
+  );
+  if (s.kind === 'fsdp') {
+    unless(s.shardingStrategy === 'FULL_SHARD', 'strategy.shardingStrategy', s.shardingStrategy);
+    unless(
+      Array.isArray(s.autoWrapPolicy),
+      'strategy.autoWrapPolicy',
+      s.autoWrapPolicy ? 'wrapping by size' : 'one unit for all (null)',
+    );
+    unless(!s.cpuOffload, 'strategy.cpuOffload', 'CPU offload');
+    unless(!s.forwardPrefetch, 'strategy.forwardPrefetch', 'forward prefetch');
+    unless(s.linkGBps === null, 'strategy.linkGBps', 'a simulated link');
+    unless(s.stateDictType !== 'sharded', 'strategy.stateDictType', 'a sharded checkpoint');
+  }
+  unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
+  const t = c.trainer;
+  unless(t.accumulateGradBatches === 1, 'trainer.accumulateGradBatches', 'gradient accumulation');
+  unless(!t.syncEveryMicroBatch, 'trainer.syncEveryMicroBatch', 'gradient accumulation');
+  unless(t.gradientClipVal === null, 'trainer.gradientClipVal', 'gradient clipping');
+  unless(t.onNonFinite === 'stop', 'trainer.onNonFinite', 'skipping a step');
+  unless(t.validateEvery === null, 'trainer.validateEvery', 'validation');
+  const k = c.checkpoint;
+  unless(k.keepLast === null, 'checkpoint.keepLast', 'deleting older checkpoints');
+  unless(k.format === null || k.format === 'full', 'checkpoint.format', `format ${k.format}`);
+  unless(k.filter === null, 'checkpoint.filter', 'a filter');
+  unless(k.strict, 'checkpoint.strict', 'loading a part of a checkpoint');
+  unless(k.resume === null, 'checkpoint.resume', 'resuming');
+  return problems;
+}

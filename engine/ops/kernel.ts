@@ -1,0 +1,154 @@
+/**
+ * A kernel is one dispatch: named operands, scalar parameters, plain TypeScript (the oracle) and WGSL. Shapes come in as
+ * parameters, so a run needs few pipelines; what must be known to the compiler is part of the variant.
+ */
+
+export type DType = 'f32' | 'u32';
+
+/** Bytes of one element. */
+export const dtypeBytes: Readonly<Record<DType, number>> = { f32: 4, u32: 4 };
+
+export type Access = 'read' | 'write' | 'read_write';
+
+export interface OperandSpec {
+  readonly name: string;
+  readonly dtype: DType;
+  /** `write` means that the kernel writes the whole operand, or the whole of the part that its parameters select. */
+  readonly access: Access;
+}
+
+export interface ParamSpec {
+  readonly name: string;
+  readonly type: 'u32' | 'f32';
+}
+
+export type Params = Readonly<Record<string, number>>;
+export type View = Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>;
+
+export interface Cost {
+  readonly flops: number;
+  /** Bytes that must cross the device's memory at least once. */
+  readonly bytes: number;
+}
+
+export interface Kernel {
+  readonly name: string;
+  /** Bound in this order, each `var<storage, read_write>`; disjoint ranges (a tensor that is two operands is one binding). */
+  readonly operands: readonly OperandSpec[];
+  /** In this order in the uniform struct `p`, after `threads: u32`; at most 15, so that all fit 64 bytes. */
+  readonly params: readonly ParamSpec[];
+  /** Names of the parameters that are compiled in (as WGSL constants of the same name), not passed. */
+  readonly constants: readonly string[];
+  /** Invocations that the dispatch needs. 0: nothing to do. */
+  threads(params: Params): number;
+  cost(params: Params): Cost;
+  /** Operand views are whole tensors. Exact same semantics as the WGSL, in float32 (Math.fround where it matters). */
+  run(views: readonly View[], params: Params): void;
+  /**
+   * WGSL declaring `fn kernel(i: u32)`, called once for each i below `threads`, and any functions it needs. Operands are
+   * module-scope arrays of their name, parameters are `p.name`, constants are `const name`. No barriers, no workgroup
+   * memory: this is the variant that every adapter runs well enough.
+   */
+  readonly wgsl: string;
+  /** A variant for real GPUs, if there is one. */
+  readonly tiled?: TiledVariant;
+}
+
+/** A variant that uses workgroup memory and barriers: a whole entry point of its own. */
+export interface TiledVariant {
+  readonly workgroupSize: readonly [number, number, number];
+  /** Workgroups to dispatch, each dimension at most 65535. */
+  workgroups(params: Params): readonly [number, number, number];
+  /** WGSL declaring `fn tile(group: vec3u, local: vec3u, index: u32)`. */
+  readonly wgsl: string;
+  /** Whether this variant may be used for these parameters. */
+  fits(params: Params): boolean;
+}
+
+/** Threads of a workgroup in the barrier-free variant. */
+export const WORKGROUP_THREADS = 64;
+/** WebGPU's limit in each dimension of a dispatch; larger grids are folded into the second dimension. */
+export const MAX_WORKGROUPS_PER_DIMENSION = 65_535;
+
+/** The grid of a barrier-free dispatch: `threads` invocations folded into at most two dimensions. */
+export function foldGrid(threads: number): readonly [number, number] {
+  const groups = Math.ceil(threads / WORKGROUP_THREADS);
+  if (groups <= MAX_WORKGROUPS_PER_DIMENSION) return [groups, 1];
+  const rows = Math.ceil(groups / MAX_WORKGROUPS_PER_DIMENSION);
+  return [Math.ceil(groups / rows), rows];
+}
+
+function constantsKey(kernel: Kernel, params: Params): string {
+  return kernel.constants.map((name) => `${name}=${params[name]}`).join(',');
+}
+
+/** Two dispatches with the same key share a pipeline. */
+export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean): string {
+  return [kernel.name, tiled ? 'tiled' : 'plain', constantsKey(kernel, params)].filter(Boolean).join(' ');
+}
+
+/** The whole shader of a kernel: bindings, uniform parameters, constants, body and entry point. */
+export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): string {
+  const storage = kernel.operands.map(
+    (o, i) => `@group(0) @binding(${i}) var<storage, read_write> ${o.name}: array<${o.dtype}>;`,
+  );
+  const passed = passedParams(kernel);
+  const fields = ['threads: u32', ...passed.map((s) => `${s.name}: ${s.type}`)];
+  const constants = kernel.params
+    .filter((s) => kernel.constants.includes(s.name))
+    .map((s) => `const ${s.name}: ${s.type} = ${s.type}(${params[s.name]});`);
+  const head = [
+    ...storage,
+    `struct Params { ${fields.join(', ')} }`,
+    `@group(0) @binding(${kernel.operands.length}) var<uniform> p: Params;`,
+    ...constants,
+  ];
+  if (tiled && kernel.tiled) {
+    return [
+      ...head,
+      kernel.tiled.wgsl,
+      `@compute @workgroup_size(${kernel.tiled.workgroupSize.join(', ')})`,
+      'fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u, @builtin(local_invocation_index) index: u32) {',
+      '  tile(group, local, index);',
+      '}',
+    ].join('\n');
+  }
+  return [
+    ...head,
+    kernel.wgsl,
+    `@compute @workgroup_size(${WORKGROUP_THREADS})`,
+    'fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) local: u32) {',
+    `  let i = (group.y * groups.x + group.x) * ${WORKGROUP_THREADS}u + local;`,
+    '  if (i < p.threads) { kernel(i); }',
+    '}',
+  ].join('\n');
+}
+
+/** The parameters that travel in the uniform: all that are not compiled in. */
+export function passedParams(kernel: Kernel): readonly ParamSpec[] {
+  return kernel.params.filter((s) => !kernel.constants.includes(s.name));
+}
+
+/** Bytes of one dispatch's uniform parameters. */
+export const PARAMS_BYTES = 64;
+
+/** Writes the uniform of one dispatch at `byteOffset`. Throws RangeError when a parameter is missing or does not fit. */
+export function writeParams(
+  kernel: Kernel,
+  params: Params,
+  threads: number,
+  target: DataView,
+  byteOffset: number,
+): void {
+  const passed = passedParams(kernel);
+  if ((passed.length + 1) * 4 > PARAMS_BYTES) throw new RangeError(`${kernel.name}: more than 15 parameters`);
+  target.setUint32(byteOffset, threads, true);
+  passed.forEach((spec, i) => {
+    const value = params[spec.name];
+    if (value === undefined) throw new RangeError(`${kernel.name}: parameter ${spec.name} is missing`);
+    if (spec.type === 'f32') target.setFloat32(byteOffset + 4 + i * 4, value, true);
+    else if (Number.isInteger(value) && value >= 0 && value <= 0xffffffff)
+      target.setUint32(byteOffset + 4 + i * 4, value, true);
+    else throw new RangeError(`${kernel.name}: parameter ${spec.name} is ${value}, not a u32`);
+  });
+}
