@@ -1,0 +1,118 @@
+import { z } from 'zod';
+
+/**
+ * What a run reports, as one JSON object a line in `--report`, over HTTP and in the database. Numbers that are not finite
+ * travel as the words "NaN", "Infinity" and "-Infinity".
+ */
+export const wireNumber = z.union([z.number(), z.enum(['NaN', 'Infinity', '-Infinity'])]);
+export type WireNumber = z.infer<typeof wireNumber>;
+
+/** A number as JSON can carry it. */
+export function toWire(value: number): WireNumber {
+  return Number.isFinite(value) ? value : (String(value) as WireNumber);
+}
+
+/** A number from its wire form. */
+export function fromWire(value: WireNumber): number {
+  return typeof value === 'number' ? value : Number(value);
+}
+
+export const CATEGORIES = [
+  'parameters',
+  'gathered',
+  'gradients',
+  'optimizer',
+  'activations',
+  'workspace',
+  'staging',
+] as const;
+export type Category = (typeof CATEGORIES)[number];
+
+const bytes = z.number().int().nonnegative();
+export const byCategory = z.strictObject({
+  parameters: bytes,
+  gathered: bytes,
+  gradients: bytes,
+  optimizer: bytes,
+  activations: bytes,
+  workspace: bytes,
+  staging: bytes,
+});
+export type BytesByCategory = z.infer<typeof byCategory>;
+
+export const StartEvent = z.strictObject({
+  event: z.literal('start'),
+  params: z.number(),
+  world: z.number(),
+  adapters: z.array(z.strictObject({ name: z.string(), pciId: z.string().nullable(), software: z.boolean() })),
+  predicted: z.strictObject({ peakBytes: bytes, liveBytes: bytes, byCategory }),
+});
+
+export const StepEvent = z.strictObject({
+  event: z.literal('step'),
+  rank: z.number().int(),
+  step: z.number().int(),
+  loss: wireNumber,
+  lossMean: wireNumber,
+  gradNorm: wireNumber,
+  iterationMs: z.number(),
+  tokens: z.number().int(),
+  memory: z.strictObject({
+    currentBytes: bytes,
+    peakBytes: bytes,
+    liveBytes: bytes,
+    byCategory,
+    hostBytes: bytes,
+    allocRetries: z.number().int(),
+    ooms: z.number().int(),
+  }),
+});
+export type StepEvent = z.infer<typeof StepEvent>;
+
+export const CheckpointRecord = z.strictObject({
+  path: z.string(),
+  format: z.string(),
+  step: z.number().int(),
+  sha256: z.string(),
+});
+export type CheckpointRecord = z.infer<typeof CheckpointRecord>;
+
+/** A checkpoint is whole and listed. */
+export const CheckpointEvent = z.strictObject({ event: z.literal('checkpoint'), ...CheckpointRecord.shape });
+
+/** One rank's memorySummary() table, at the end. */
+export const SummaryEvent = z.strictObject({ event: z.literal('summary'), rank: z.number().int(), text: z.string() });
+
+/** A line worth a person's attention: what was chosen, what takes long. `rank` null: the whole run. */
+export const LogEvent = z.strictObject({
+  event: z.literal('log'),
+  rank: z.number().int().nullable(),
+  line: z.string(),
+});
+
+export const RunError = z.strictObject({
+  code: z.string(),
+  message: z.string(),
+  rank: z.number().int().nullable(),
+  step: z.number().int().nullable(),
+});
+export type RunError = z.infer<typeof RunError>;
+
+export const EndEvent = z.strictObject({
+  event: z.literal('end'),
+  status: z.enum(['finished', 'stopped', 'failed']),
+  checkpoints: z.array(CheckpointRecord),
+  peakBytesByRank: z.array(bytes),
+  error: RunError.optional(),
+});
+export type EndEvent = z.infer<typeof EndEvent>;
+
+export const RunEvent = z.discriminatedUnion('event', [
+  StartEvent,
+  StepEvent,
+  CheckpointEvent,
+  SummaryEvent,
+  LogEvent,
+  EndEvent,
+]);
+export type RunEvent = z.infer<typeof RunEvent>;

@@ -1,0 +1,119 @@
+import { z } from 'zod';
+import { byCategory, CheckpointRecord, RunError, RunEvent, StepEvent, wireNumber } from '../engine/trainer/events.ts';
+
+/** What /api/v1 and the socket say, as the pages and the tests read it. Times are ISO 8601 in UTC. */
+
+export const RunState = z.enum(['queued', 'starting', 'running', 'stopping', 'finished', 'failed', 'stopped']);
+export type RunState = z.infer<typeof RunState>;
+
+/** Body of POST /api/v1/runs: the config as a person writes it (defaults left out). 201 with the Run. */
+export const CreateRun = z.strictObject({ config: z.unknown(), group: z.string().max(100).nullable().default(null) });
+
+export const RunSummary = z.strictObject({
+  id: z.string(),
+  name: z.string(),
+  state: RunState,
+  /** Why it is in this state, in a sentence ("queued: waits for llvmpipe, used by run x"). */
+  reason: z.string(),
+  createdAt: z.string(),
+  startedAt: z.string().nullable(),
+  endedAt: z.string().nullable(),
+  /** Runs queued together (the quick-start) share a group. */
+  group: z.string().nullable(),
+  strategy: z.string(),
+  devices: z.number(),
+  adapter: z.string(),
+  steps: z.number(),
+  stepsDone: z.number(),
+  lastSeq: z.number(),
+  /** Of the last step: mean loss; of all steps but the first: median iteration time; most reserved bytes of any rank. */
+  lossMean: wireNumber.nullable(),
+  iterationMs: z.number().nullable(),
+  peakBytes: z.number().nullable(),
+});
+export type RunSummary = z.infer<typeof RunSummary>;
+
+export const Prediction = z.strictObject({ peakBytes: z.number(), liveBytes: z.number(), byCategory });
+
+export const Run = z.strictObject({
+  ...RunSummary.shape,
+  config: z.unknown(),
+  error: RunError.nullable(),
+  adapters: z.array(z.strictObject({ name: z.string(), pciId: z.string().nullable(), software: z.boolean() })),
+  params: z.number().nullable(),
+  predicted: Prediction.nullable(),
+  checkpoints: z.array(z.strictObject({ ...CheckpointRecord.shape, name: z.string(), bytes: z.number() })),
+});
+export type Run = z.infer<typeof Run>;
+
+/** GET /api/v1/runs → newest first. */
+export const RunList = z.strictObject({ runs: z.array(RunSummary), total: z.number() });
+
+/** GET /api/v1/runs/:id/events?after=SEQ&limit=N. Events carry `seq` from 1 without holes. */
+export const EventPage = z.strictObject({
+  events: z.array(z.intersection(z.object({ seq: z.number() }), RunEvent)),
+  lastSeq: z.number(),
+});
+
+/** GET /api/v1/compare?ids=a,b → the table of the FSDP guides. */
+export const Comparison = z.strictObject({
+  runs: z.array(
+    z.strictObject({
+      run: RunSummary,
+      config: z.unknown(),
+      /** Most reserved bytes of the fullest rank, and the most live with its split. */
+      peakBytes: z.number().nullable(),
+      liveBytes: z.number().nullable(),
+      byCategory: byCategory.nullable(),
+      /** Median of the steps after the first. */
+      iterationMs: z.number().nullable(),
+      lossMeans: z.array(wireNumber),
+    }),
+  ),
+  /** Dotted paths of config fields that differ between these runs, name left out. */
+  differing: z.array(z.string()),
+});
+export type Comparison = z.infer<typeof Comparison>;
+
+/** GET /api/v1/devices. */
+export const DeviceList = z.strictObject({
+  adapters: z.array(
+    z.strictObject({
+      id: z.string(),
+      name: z.string(),
+      pciId: z.string().nullable(),
+      software: z.boolean(),
+      features: z.array(z.string()),
+      limits: z.record(z.string(), z.number()),
+      busy: z.string().nullable(),
+    }),
+  ),
+  error: z.string().nullable(),
+});
+
+/** GET /api/v1/corpora?kind=moby-dick or ?kind=wikitext2&path=uploads/x.txt, &blockSize=35. */
+export const CorpusInfo = z.strictObject({
+  kind: z.string(),
+  path: z.string().nullable(),
+  vocabSize: z.number(),
+  tokens: z.number(),
+  samples: z.number(),
+});
+
+/** POST /api/v1/files?kind=text|batches|weights&name=… with the bytes as the body → where a config can point. */
+export const UploadedFile = z.strictObject({ path: z.string(), bytes: z.number(), sha256: z.string() });
+
+/** Every error body. `problems` are fields of the config, by dotted path. */
+export const ErrorBody = z.strictObject({
+  error: z.strictObject({
+    code: z.string(),
+    message: z.string(),
+    problems: z.array(z.strictObject({ path: z.string(), message: z.string(), code: z.string() })).optional(),
+  }),
+});
+
+/** Socket: the client emits `follow` with a run id (or "runs" for the list); the server emits this hint, volatile. */
+export const Hint = z.strictObject({ runId: z.string(), lastSeq: z.number() });
+export type Hint = z.infer<typeof Hint>;
+
+export { StepEvent };
