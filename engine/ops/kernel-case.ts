@@ -8,7 +8,7 @@ export interface KernelCase {
   readonly params: Params;
   /** Elements of each operand, in the kernel's order. */
   readonly operandElements: readonly number[];
-  /** Fills an operand before the run; `random` is uniform on [0, 1). Without it: f32 uniform on [−1, 1), u32 zero. */
+  /** Changes an operand before the run; `random` is uniform on [0, 1). Until then f32 is uniform on [−1, 1), u32 zero. */
   readonly fill?: (operandIndex: number, view: View, random: () => number) => void;
   /** Largest |device − run| allowed, relative to max(1, |run|). 0: equal to the bit. */
   readonly tolerance: number;
@@ -31,8 +31,8 @@ export function caseViews(testCase: KernelCase, seed: number): View[] {
   return testCase.kernel.operands.map((operand, index) => {
     const elements = testCase.operandElements[index];
     const view: View = operand.dtype === 'u32' ? new Uint32Array(elements) : new Float32Array(elements);
-    if (testCase.fill) testCase.fill(index, view, random);
-    else if (operand.dtype === 'f32') for (let i = 0; i < view.length; i++) view[i] = random() * 2 - 1;
+    if (operand.dtype === 'f32') for (let i = 0; i < view.length; i++) view[i] = random() * 2 - 1;
+    testCase.fill?.(index, view, random);
     return view;
   });
 }

@@ -1,0 +1,40 @@
+import type { Kernel } from '../kernel.ts';
+
+/** out[outOffset + c] = (accumulate ? out : 0) + Σ_r x[r, c], x[R, C] with rows `ldx` apart: a bias's gradient. */
+export const columnSum: Kernel = {
+  name: 'column-sum',
+  operands: [
+    { name: 'x', dtype: 'f32', access: 'read' },
+    { name: 'out', dtype: 'f32', access: 'read_write' },
+  ],
+  params: [
+    { name: 'R', type: 'u32' },
+    { name: 'C', type: 'u32' },
+    { name: 'xOffset', type: 'u32' },
+    { name: 'ldx', type: 'u32' },
+    { name: 'outOffset', type: 'u32' },
+    { name: 'accumulate', type: 'u32' },
+  ],
+  constants: [],
+  threads: ({ C }) => C,
+  cost: ({ R, C, accumulate }) => ({ flops: R * C, bytes: 4 * (R * C + C * (accumulate ? 2 : 1)) }),
+  run([x, out], { R, C, xOffset, ldx, outOffset, accumulate }) {
+    const sums = new Float64Array(C);
+    for (let r = 0; r < R; r++) {
+      const row = xOffset + r * ldx;
+      for (let c = 0; c < C; c++) sums[c] += x[row + c];
+    }
+    for (let c = 0; c < C; c++) out[outOffset + c] = accumulate ? out[outOffset + c] + sums[c] : sums[c];
+  },
+  wgsl: `
+fn kernel(i: u32) {
+  var sum = 0.0;
+  var at = p.xOffset + i;
+  for (var r = 0u; r < p.R; r++) {
+    sum += x[at];
+    at += p.ldx;
+  }
+  if (p.accumulate != 0u) { sum += out[p.outOffset + i]; }
+  out[p.outOffset + i] = sum;
+}`,
+};
