@@ -6,6 +6,9 @@ const EOS = '<eos>';
 /** A Map holds no more keys than this in V8. */
 const MAX_WORDS = 2 ** 24;
 
+/** The buffer of ids doubles up to this: 1 GiB. */
+const MAX_TOKENS = 2 ** 28;
+
 const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 
@@ -44,7 +47,8 @@ export interface Tokenizer {
 
 /**
  * Tokenises as Lightning's WikiText2 class does (`for line in file: line.split() + ["<eos>"]`, file in text mode).
- * Lines end at \n, \r\n or \r only (Python's universal newlines), words at Python's whitespace.
+ * Lines end at \n, \r\n or \r only (Python's universal newlines), words at Python's whitespace. Throws `too-large` above
+ * 2^28 tokens or 2^24 distinct words.
  */
 export function createTokenizer(vocabulary: Vocabulary): Tokenizer {
   let ids = new Int32Array(1024);
@@ -55,6 +59,7 @@ export function createTokenizer(vocabulary: Vocabulary): Tokenizer {
 
   const emit = (text: string) => {
     if (count === ids.length) {
+      if (count === MAX_TOKENS) throw new StudioError('too-large', `The text has more than ${MAX_TOKENS} tokens.`);
       const larger = new Int32Array(2 * count);
       larger.set(ids);
       ids = larger;

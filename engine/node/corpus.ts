@@ -20,7 +20,8 @@ export interface PrepareOptions {
   readonly onPrepare?: () => void;
 }
 
-const MAX_TEXT_BYTES = 2 ** 30;
+/** A text may be one word, and V8's longest string has 512 Mi characters. */
+const MAX_TEXT_BYTES = 500 * 2 ** 20;
 /** A block is hashed and tokenised in one go: about 10 ms, so that a server goes on answering. */
 const BLOCK_BYTES = 256 * 1024;
 const POLL_MS = 25;
@@ -103,8 +104,9 @@ async function loadOrPrepare(entry: string, text: Text, sha256: string, options:
 }
 
 /**
- * An entry is: number of tokens (uint32), tokens (int32), the words as JSON, SHA-256 of all before; little endian. It gets
- * its name when it is whole. It is not synced: what a power failure damages, the SHA-256 shows, and it is made again.
+ * An entry is: number of tokens (uint32), tokens (int32), the words with line feeds between (no word has one), SHA-256 of
+ * all before; little endian. It gets its name when it is whole. It is not synced: what a power failure damages, the
+ * SHA-256 shows, and it is made again.
  */
 async function prepare(entry: string, text: Text, sha256: string): Promise<void> {
   const vocabulary = createVocabulary();
@@ -118,14 +120,7 @@ async function prepare(entry: string, text: Text, sha256: string): Promise<void>
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
       const at = offset + invalidUtf8At(bytes);
-      throw new StudioError(
-        'bad-data',
-        `${file} is not UTF-8: the byte at offset ${at} begins no character. ${WAY_OUT}`,
-        {
-          file,
-          offset: at,
-        },
-      );
+      throw new StudioError('bad-data', `${file} is not UTF-8 at byte ${at}. ${WAY_OUT}`, { path: file, offset: at });
     }
   }
   if (read.digest('hex') !== sha256) {
@@ -136,7 +131,7 @@ async function prepare(entry: string, text: Text, sha256: string): Promise<void>
   const parts = [
     new Uint8Array(Uint32Array.of(tokens.length).buffer),
     new Uint8Array(tokens.buffer),
-    Buffer.from(JSON.stringify(vocabulary.words)),
+    Buffer.from(vocabulary.words.join('\n')),
   ];
   const written = createHash('sha256');
   for (const part of parts) written.update(part);
@@ -160,7 +155,7 @@ async function load(entry: string): Promise<Stored | null> {
   const wordsAt = 4 + 4 * bytes.readUInt32LE(0);
   return {
     tokens: new Int32Array(new Uint8Array(bytes.subarray(4, wordsAt)).buffer),
-    words: JSON.parse(bytes.toString('utf8', wordsAt, end)) as string[],
+    words: bytes.toString('utf8', wordsAt, end).split('\n'),
   };
 }
 

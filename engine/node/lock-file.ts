@@ -19,6 +19,9 @@ export interface LockOwner {
 /**
  * Takes the lock at `path`, or says who has it. A lock whose owner is no longer alive (by pid and start time, so that a
  * new process under an old pid does not count) is broken. Never waits. Rejects with the file system's own errors.
+ *
+ * In the moment in which several processes break one dead lock, two may come to hold it (see `removeIfStill`): use it
+ * for work that is wasteful to do twice, not wrong.
  */
 export async function tryLock(path: string): Promise<Lock | LockOwner> {
   const own = `${process.pid} ${await startTicks(process.pid)} ${randomBytes(6).toString('hex')}`;
@@ -39,7 +42,7 @@ export async function tryLock(path: string): Promise<Lock | LockOwner> {
 
 /**
  * Removes the lock if `owner` still has it. Another process may have done so and taken it since we looked, so what we
- * took away is looked at again and, if it was not meant, put back.
+ * took away is looked at again and, if it was not meant, put back; in between a third may have taken the lock.
  */
 async function removeIfStill(path: string, owner: string): Promise<void> {
   const aside = `${path}.${randomBytes(6).toString('hex')}`;
