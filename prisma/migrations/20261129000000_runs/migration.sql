@@ -47,16 +47,6 @@ CREATE TABLE "Checkpoint" (
     CONSTRAINT "Checkpoint_runId_fkey" FOREIGN KEY ("runId") REFERENCES "Run" ("id") ON DELETE CASCADE ON UPDATE CASCADE
 );
 
--- CreateTable
-CREATE TABLE "ServerLease" (
-    "id" INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-    "pid" INTEGER NOT NULL,
-    "startTicks" TEXT NOT NULL,
-    "bootId" TEXT NOT NULL,
-    "address" TEXT NOT NULL,
-    "takenAt" DATETIME NOT NULL
-);
-
 -- CreateIndex
 CREATE INDEX "Run_state_idx" ON "Run"("state");
 
