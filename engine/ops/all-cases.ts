@@ -1,6 +1,18 @@
+import { cases as attentionCases } from './attention/attention.cases.ts';
+import { cases as columnSumCases } from './column-sum/column-sum.cases.ts';
+import { cases as dropoutCases } from './dropout/dropout.cases.ts';
+import { cases as embeddingCases } from './embedding/embedding.cases.ts';
+import { cases as embeddingGradCases } from './embedding/embedding-grad.cases.ts';
 import type { KernelCase } from './kernel-case.ts';
+import { cases as matmulCases } from './matmul/matmul.cases.ts';
 
 /** The cases of every kernel, for the test that runs them on a device. */
 export const allCases: readonly KernelCase[] = [
   // One folder's cases a line.
+  ...attentionCases,
+  ...columnSumCases,
+  ...dropoutCases,
+  ...embeddingCases,
+  ...embeddingGradCases,
+  ...matmulCases,
 ];

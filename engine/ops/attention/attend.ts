@@ -1,0 +1,104 @@
+import { columnSum } from '../column-sum/column-sum.ts';
+import type { Graph, Value } from '../graph.ts';
+import { inputGradient, weightGradient } from '../linear/linear.ts';
+import { matmulNTBias } from '../matmul/matmul.ts';
+import { attention } from './attention.ts';
+import { attentionGradKV } from './attention-grad-kv.ts';
+import { attentionGradQ } from './attention-grad-q.ts';
+
+export interface AttentionShape {
+  readonly batch: number;
+  readonly tokens: number;
+  readonly heads: number;
+  readonly headDim: number;
+  readonly causal: boolean;
+}
+
+/** Dropout of the attention probabilities; the mask is a function of these, the step and the element. */
+export interface DropoutSite {
+  readonly dropout: number;
+  readonly seed: number;
+  readonly site: number;
+  readonly rank: number;
+}
+
+/**
+ * torch.nn.MultiheadAttention's packed input projection: rows 0 … D of W make the queries from `query`, rows D … 3D the
+ * keys and values from `memory`. query, memory [R, D], W [3D, D], b [3D] → qkv [R, 3D].
+ */
+export function projectQkv(g: Graph, query: Value, memory: Value, weight: Value, bias: Value, name: string): Value {
+  const D = weight.shape[1];
+  const R = query.shape[0];
+  const qkv = g.activation(name, [R, 3 * D]);
+  const blocks =
+    query === memory
+      ? [{ x: query, firstRow: 0, rows: 3 * D }]
+      : [
+          { x: query, firstRow: 0, rows: D },
+          { x: memory, firstRow: D, rows: 2 * D },
+        ];
+  for (const { x, firstRow, rows } of blocks)
+    g.emit(matmulNTBias, [x, weight, qkv, bias], {
+      M: R,
+      N: rows,
+      K: D,
+      aOffset: 0,
+      lda: D,
+      bOffset: firstRow * D,
+      ldb: D,
+      cOffset: firstRow,
+      ldc: 3 * D,
+      accumulate: 0,
+      biasOffset: firstRow,
+      relu: 0,
+    });
+  g.gradientRule(qkv, () => {
+    const dy = g.gradientOf(qkv);
+    const parts = blocks.map((b) => ({ ...b, dy, weight, R, stride: 3 * D, column: b.firstRow }));
+    const dW = g.parameterGradient(weight);
+    for (const part of parts) weightGradient(g, part, dW);
+    const db = g.parameterGradient(bias);
+    g.emit(columnSum, [dy, db.value], {
+      R,
+      C: 3 * D,
+      xOffset: 0,
+      ldx: 3 * D,
+      outOffset: 0,
+      accumulate: db.accumulate ? 1 : 0,
+    });
+    for (const part of parts.reverse()) inputGradient(g, part);
+  });
+  return qkv;
+}
+
+/**
+ * softmax(q·kᵀ/√headDim)·v per head over packed qkv [B·T, 3D] → [B·T, D]. Forward keeps the log of each row's sum;
+ * backward recomputes the probabilities from it (FlashAttention-2, Dao 2023), so no T×T tensor exists.
+ */
+export function attend(g: Graph, qkv: Value, shape: AttentionShape, site: DropoutSite, name: string): Value {
+  const D = shape.heads * shape.headDim;
+  const R = shape.batch * shape.tokens;
+  const params = {
+    B: shape.batch,
+    T: shape.tokens,
+    H: shape.heads,
+    HD: shape.headDim,
+    stride: 3 * D,
+    qOffset: 0,
+    kOffset: D,
+    vOffset: 2 * D,
+    causal: shape.causal ? 1 : 0,
+    ...site,
+  };
+  const out = g.activation(name, [R, D]);
+  const logSum = g.activation(`${name}.lse`, [shape.batch, shape.heads, shape.tokens]);
+  g.emit(attention, [qkv, g.control, out, logSum], params);
+  g.gradientRule(out, () => {
+    const dout = g.gradientOf(out);
+    const delta = g.workspace(`${name}.delta`, logSum.shape);
+    const dqkv = g.gradientTarget(qkv).value;
+    g.emit(attentionGradQ, [qkv, g.control, out, dout, logSum, dqkv, delta], params);
+    g.emit(attentionGradKV, [qkv, g.control, dout, logSum, delta, dqkv], params);
+  });
+  return out;
+}

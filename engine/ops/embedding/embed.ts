@@ -1,0 +1,21 @@
+import { fill } from '../fill/fill.ts';
+import { elementsOf, type Graph, type Value } from '../graph.ts';
+import { embedding } from './embedding.ts';
+import { embeddingGrad } from './embedding-grad.ts';
+
+/**
+ * out[r] = weight[tokens[r]]·scale + row. tokens [R], weight [V, D], row [D] → [R, D]. The gradient adds dout·scale into
+ * the rows of the tokens, position by position in order (torch.nn.functional.embedding's dense gradient).
+ */
+export function embed(g: Graph, tokens: Value, weight: Value, row: Value, scale: number, name: string): Value {
+  const R = elementsOf(tokens.shape);
+  const D = weight.shape[1];
+  const out = g.activation(name, [R, D]);
+  g.emit(embedding, [tokens, weight, row, out], { R, D, scale });
+  g.gradientRule(out, () => {
+    const dW = g.parameterGradient(weight);
+    if (!dW.accumulate) g.emit(fill, [dW.value], { n: elementsOf(weight.shape), offset: 0, value: 0 });
+    g.emit(embeddingGrad, [tokens, g.gradientOf(out), dW.value], { R, D, scale });
+  });
+  return out;
+}

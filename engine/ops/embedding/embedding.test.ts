@@ -1,0 +1,9 @@
+import { expect, test } from 'vitest';
+import { embedding } from './embedding.ts';
+
+test('a row of the weight, scaled, plus the row that all positions share', () => {
+  const weight = Float32Array.of(1, 2, 3, 4, 5, 6);
+  const out = new Float32Array(4);
+  embedding.run([Uint32Array.of(2, 0), weight, Float32Array.of(0.5, -1), out], { R: 2, D: 2, scale: 2 });
+  expect(Array.from(out)).toEqual([10.5, 11, 2.5, 3]);
+});

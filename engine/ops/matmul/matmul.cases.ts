@@ -1,0 +1,48 @@
+import type { Kernel } from '../kernel.ts';
+import type { KernelCase } from '../kernel-case.ts';
+import { matmulNN, matmulNT, matmulNTBias, matmulTN } from './matmul.ts';
+
+interface Shape {
+  readonly name: string;
+  readonly M: number;
+  readonly N: number;
+  readonly K: number;
+  readonly accumulate?: number;
+  readonly relu?: number;
+  /** Elements before each operand and after each of its rows. */
+  readonly padding?: number;
+}
+
+function matmulCase(kernel: Kernel, shape: Shape): KernelCase {
+  const { M, N, K, accumulate = 0, relu = 0, padding = 0 } = shape;
+  const [aRows, lda] = kernel === matmulTN ? [K, M + padding] : [M, K + padding];
+  const [bRows, ldb] = kernel === matmulNT || kernel === matmulNTBias ? [N, K + padding] : [K, N + padding];
+  const ldc = N + padding;
+  const strides = { aOffset: padding, lda, bOffset: padding, ldb, cOffset: padding, ldc };
+  const bias = kernel === matmulNTBias;
+  return {
+    kernel,
+    name: `${shape.name}: ${M}x${N}x${K}`,
+    params: { M, N, K, ...strides, accumulate, ...(bias ? { biasOffset: padding, relu } : {}) },
+    operandElements: [padding + aRows * lda, padding + bRows * ldb, padding + M * ldc, ...(bias ? [padding + N] : [])],
+    // Products below 1 added K times in float32: far above the rounding of the oracle, far below a wrong element.
+    tolerance: 2e-6 * Math.max(4, Math.sqrt(K)),
+  };
+}
+
+const shapes: readonly Shape[] = [
+  { name: 'one element', M: 1, N: 1, K: 1 },
+  { name: 'no rows', M: 0, N: 5, K: 3 },
+  { name: 'nothing to add', M: 3, N: 5, K: 0, accumulate: 1 },
+  { name: 'primes, strided, added', M: 13, N: 29, K: 31, accumulate: 1, padding: 3 },
+  { name: 'one row', M: 1, N: 67, K: 129 },
+  { name: 'more than a tile each way', M: 71, N: 137, K: 65, padding: 1 },
+  { name: 'multiples of four, strided by four', M: 36, N: 132, K: 68, padding: 4 },
+  { name: 'the demo model', M: 35, N: 96, K: 32 },
+  { name: 'the demo model, long sum', M: 35, N: 32, K: 997 },
+];
+
+export const cases: KernelCase[] = [
+  ...[matmulNT, matmulNN, matmulTN, matmulNTBias].flatMap((kernel) => shapes.map((shape) => matmulCase(kernel, shape))),
+  matmulCase(matmulNTBias, { name: 'relu, added', M: 37, N: 41, K: 19, relu: 1, accumulate: 1, padding: 2 }),
+];
