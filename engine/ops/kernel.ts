@@ -78,6 +78,14 @@ export function foldGrid(threads: number): readonly [number, number] {
   return [Math.ceil(groups / rows), rows];
 }
 
+/** Words that WGSL reserves and a parameter may be called by: in WGSL they carry an underscore (`p.self_`). */
+const WGSL_RESERVED: ReadonlySet<string> = new Set(['self', 'target']);
+
+/** The name of a parameter or operand in WGSL. */
+export function wgslName(name: string): string {
+  return WGSL_RESERVED.has(name) ? `${name}_` : name;
+}
+
 function constantsKey(kernel: Kernel, params: Params): string {
   return kernel.constants.map((name) => `${name}=${params[name]}`).join(',');
 }
@@ -90,13 +98,13 @@ export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean): str
 /** The whole shader of a kernel: bindings, uniform parameters, constants, body and entry point. */
 export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): string {
   const storage = kernel.operands.map(
-    (o, i) => `@group(0) @binding(${i}) var<storage, read_write> ${o.name}: array<${o.dtype}>;`,
+    (o, i) => `@group(0) @binding(${i}) var<storage, read_write> ${wgslName(o.name)}: array<${o.dtype}>;`,
   );
   const passed = passedParams(kernel);
-  const fields = ['threads: u32', ...passed.map((s) => `${s.name}: ${s.type}`)];
+  const fields = ['threads: u32', ...passed.map((s) => `${wgslName(s.name)}: ${s.type}`)];
   const constants = kernel.params
     .filter((s) => kernel.constants.includes(s.name))
-    .map((s) => `const ${s.name}: ${s.type} = ${s.type}(${params[s.name]});`);
+    .map((s) => `const ${wgslName(s.name)}: ${s.type} = ${s.type}(${params[s.name]});`);
   const head = [
     ...storage,
     `struct Params { ${fields.join(', ')} }`,

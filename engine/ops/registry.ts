@@ -1,12 +1,32 @@
+import { add } from './add/add.ts';
 import { attention } from './attention/attention.ts';
 import { attentionGradKV } from './attention/attention-grad-kv.ts';
 import { attentionGradQ } from './attention/attention-grad-q.ts';
 import { columnSum } from './column-sum/column-sum.ts';
+import { crossEntropy } from './cross-entropy/cross-entropy.ts';
+import { crossEntropyGrad } from './cross-entropy/cross-entropy-grad.ts';
+import { crossEntropyPartial } from './cross-entropy/cross-entropy-partial.ts';
+import { lossMean } from './cross-entropy/loss-mean.ts';
 import { dropout } from './dropout/dropout.ts';
 import { embedding } from './embedding/embedding.ts';
 import { embeddingGrad } from './embedding/embedding-grad.ts';
+import { fill } from './fill/fill.ts';
 import type { Kernel } from './kernel.ts';
+import { layerNorm } from './layer-norm/layer-norm.ts';
+import { layerNormGrad } from './layer-norm/layer-norm-grad.ts';
+import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
+import { layerNormResidual } from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNT, matmulNTBias, matmulTN } from './matmul/matmul.ts';
+import { rowSquareSums } from './norm/row-square-sums.ts';
+import { treeSum } from './norm/tree-sum.ts';
+import { adam } from './optimizer/adam.ts';
+import { sgd } from './optimizer/sgd.ts';
+import { sgdPlain } from './optimizer/sgd-plain.ts';
+import { stepControl } from './optimizer/step-control.ts';
+import { reluGrad } from './relu-grad/relu-grad.ts';
+import { reduceTree } from './shard/reduce-tree.ts';
+import { shardPack } from './shard/shard-pack.ts';
+import { unshard } from './shard/unshard.ts';
 
 /** Every kernel, by name. */
 export const kernels: ReadonlyMap<string, Kernel> = new Map(
@@ -24,6 +44,26 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       matmulNN,
       matmulTN,
       matmulNTBias,
+      add,
+      crossEntropy,
+      crossEntropyGrad,
+      crossEntropyPartial,
+      lossMean,
+      fill,
+      layerNorm,
+      layerNormGrad,
+      layerNormGradWeight,
+      layerNormResidual,
+      rowSquareSums,
+      treeSum,
+      adam,
+      sgd,
+      sgdPlain,
+      stepControl,
+      reluGrad,
+      reduceTree,
+      shardPack,
+      unshard,
     ] as readonly Kernel[]
   ).map((kernel) => [kernel.name, kernel]),
 );

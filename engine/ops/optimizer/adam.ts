@@ -1,0 +1,79 @@
+import { CONTROL } from '../control.ts';
+import type { Kernel } from '../kernel.ts';
+import { ELEMENTS_PER_THREAD, stridedThreads, stridedWgsl } from '../strided.ts';
+import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
+
+/**
+ * One step of PyTorch's Adam (decoupled 0: the decay is added to the gradient) or AdamW (decoupled 1: the parameter shrinks
+ * by lr · weightDecay) on n elements. Learning rate and bias corrections come from the control tensor; a step that is not
+ * finite, or comes after a halt, changes nothing. 1 − β travel as parameters of their own, rounded once from double.
+ */
+export const adam: Kernel = {
+  name: 'adam',
+  operands: [
+    { name: 'param', dtype: 'f32', access: 'read_write' },
+    { name: 'm', dtype: 'f32', access: 'read_write' },
+    { name: 'v', dtype: 'f32', access: 'read_write' },
+    { name: 'g', dtype: 'f32', access: 'read' },
+    { name: 'control', dtype: 'f32', access: 'read' },
+  ],
+  params: [
+    { name: 'n', type: 'u32' },
+    { name: 'beta1', type: 'f32' },
+    { name: 'beta2', type: 'f32' },
+    { name: 'oneMinusBeta1', type: 'f32' },
+    { name: 'oneMinusBeta2', type: 'f32' },
+    { name: 'eps', type: 'f32' },
+    { name: 'weightDecay', type: 'f32' },
+    { name: 'decoupled', type: 'u32' },
+  ],
+  constants: [],
+  threads: ({ n }) => stridedThreads(n),
+  cost: ({ n }) => ({ flops: 16 * n, bytes: 28 * n }),
+  run(views, { n, beta1, beta2, oneMinusBeta1, oneMinusBeta2, eps, weightDecay, decoupled }) {
+    const [param, m, v, g, control] = views as [Float32Array, Float32Array, Float32Array, Float32Array, Float32Array];
+    if (skipsUpdate(control)) return;
+    const lr = control[CONTROL.lr];
+    const stepSize = lr / control[CONTROL.biasCorrection1];
+    const sqrtCorrection2 = control[CONTROL.sqrtBiasCorrection2];
+    // lerp as PyTorch has it: from the nearer end.
+    const nearOld = oneMinusBeta1 < 0.5;
+    for (let e = 0; e < n; e++) {
+      let value = param[e];
+      let gradient = g[e];
+      if (decoupled === 1) value *= 1 - lr * weightDecay;
+      else gradient += weightDecay * value;
+      const moment = nearOld ? m[e] + oneMinusBeta1 * (gradient - m[e]) : gradient - beta1 * (gradient - m[e]);
+      const square = beta2 * v[e] + oneMinusBeta2 * gradient * gradient;
+      m[e] = moment;
+      v[e] = square;
+      param[e] = value - (stepSize * moment) / (Math.sqrt(square) / sqrtCorrection2 + eps);
+    }
+  },
+  wgsl: `${stridedWgsl}${skipsUpdateWgsl}
+fn kernel(i: u32) {
+  if (skipsUpdate()) { return; }
+  let lr = control[${CONTROL.lr}];
+  let stepSize = lr / control[${CONTROL.biasCorrection1}];
+  let sqrtCorrection2 = control[${CONTROL.sqrtBiasCorrection2}];
+  let first = strided(i);
+  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
+    let e = first + k * STRIDE;
+    if (e >= p.n) { break; }
+    var value = param[e];
+    var gradient = g[e];
+    if (p.decoupled == 1u) { value *= 1.0 - lr * p.weightDecay; } else { gradient += p.weightDecay * value; }
+    var moment = m[e];
+    if (p.oneMinusBeta1 < 0.5) {
+      moment += p.oneMinusBeta1 * (gradient - moment);
+    } else {
+      moment = gradient - p.beta1 * (gradient - moment);
+    }
+    let square = p.beta2 * v[e] + p.oneMinusBeta2 * gradient * gradient;
+    m[e] = moment;
+    v[e] = square;
+    param[e] = value - stepSize * (moment / (sqrt(square) / sqrtCorrection2 + p.eps));
+  }
+}
+`,
+};

@@ -1,0 +1,35 @@
+import { CONTROL } from '../control.ts';
+import type { Kernel } from '../kernel.ts';
+import { elementwiseWgsl, stridedThreads } from '../strided.ts';
+import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
+
+/** One step of PyTorch's SGD without momentum on n elements. A step that is not finite, or comes after a halt, changes nothing. */
+export const sgdPlain: Kernel = {
+  name: 'sgd-plain',
+  operands: [
+    { name: 'param', dtype: 'f32', access: 'read_write' },
+    { name: 'g', dtype: 'f32', access: 'read' },
+    { name: 'control', dtype: 'f32', access: 'read' },
+  ],
+  params: [
+    { name: 'n', type: 'u32' },
+    { name: 'weightDecay', type: 'f32' },
+  ],
+  constants: [],
+  threads: ({ n }) => stridedThreads(n),
+  cost: ({ n }) => ({ flops: 4 * n, bytes: 12 * n }),
+  run(views, { n, weightDecay }) {
+    const [param, g, control] = views as [Float32Array, Float32Array, Float32Array];
+    if (skipsUpdate(control)) return;
+    const lr = control[CONTROL.lr];
+    for (let e = 0; e < n; e++) param[e] -= lr * (g[e] + weightDecay * param[e]);
+  },
+  wgsl: `${skipsUpdateWgsl}${elementwiseWgsl(
+    'p.n',
+    `
+fn element(e: u32) {
+  if (skipsUpdate()) { return; }
+  param[e] -= control[${CONTROL.lr}] * (g[e] + p.weightDecay * param[e]);
+}`,
+  )}`,
+};

@@ -1,0 +1,20 @@
+import type { Kernel } from '../kernel.ts';
+import { elementwiseWgsl, stridedThreads } from '../strided.ts';
+
+/** The gradient through a ReLU, in place: d[i] becomes 0 where the ReLU's output h[i] is 0, and stays elsewhere (NaN too). */
+export const reluGrad: Kernel = {
+  name: 'relu-grad',
+  operands: [
+    { name: 'h', dtype: 'f32', access: 'read' },
+    { name: 'd', dtype: 'f32', access: 'read_write' },
+  ],
+  params: [{ name: 'n', type: 'u32' }],
+  constants: [],
+  threads: ({ n }) => stridedThreads(n),
+  cost: ({ n }) => ({ flops: n, bytes: 12 * n }),
+  run(views, { n }) {
+    const [h, d] = views as [Float32Array, Float32Array];
+    for (let i = 0; i < n; i++) if (h[i] <= 0) d[i] = 0;
+  },
+  wgsl: elementwiseWgsl('p.n', '\nfn element(e: u32) {\n  if (h[e] <= 0.0) { d[e] = 0.0; }\n}'),
+};
