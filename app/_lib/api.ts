@@ -1,0 +1,110 @@
+import type { z } from 'zod';
+import type {
+  Comparison,
+  CorpusInfo,
+  DeviceList,
+  ErrorBody,
+  Run,
+  RunList,
+  RunSummary,
+  UploadedFile,
+} from '../../server/contract.ts';
+import type { EventSlice } from './run-follower.ts';
+
+/** Everything the pages ask of /api/v1, typed by the server's contract. */
+
+export type Corpus = z.infer<typeof CorpusInfo>;
+export type Devices = z.infer<typeof DeviceList>;
+export type RunsPage = z.infer<typeof RunList>;
+export type Upload = z.infer<typeof UploadedFile>;
+type Problem = NonNullable<z.infer<typeof ErrorBody>['error']['problems']>[number];
+
+/** An answer that was not a success. `problems` are fields of the config, by dotted path. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly problems: readonly Problem[] = [],
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+}
+
+const BASE = '/api/v1';
+/** Preparing a corpus or finding adapters on a slow machine may take this long; anything else is far quicker. */
+const TIMEOUT_MS = 120_000;
+
+async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  const signal = init.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
+  let response: Response;
+  try {
+    response = await fetch(`${BASE}${path}`, { ...init, signal });
+  } catch (cause) {
+    if (init.signal?.aborted) throw cause;
+    const message = timeout.aborted
+      ? 'The studio did not answer in two minutes. Check that its process is not stuck, then reload.'
+      : 'The studio does not answer. Check that it is still running where you started it; this page tries again.';
+    throw new ApiError(0, 'unreachable', message);
+  }
+  if (!response.ok) throw await toApiError(response);
+  return (response.status === 204 ? null : await response.json()) as T;
+}
+
+async function toApiError(response: Response): Promise<ApiError> {
+  try {
+    const { error } = (await response.json()) as z.infer<typeof ErrorBody>;
+    return new ApiError(response.status, error.code, error.message, error.problems ?? []);
+  } catch {
+    return new ApiError(response.status, 'internal', `The studio answered ${response.status} without saying why.`);
+  }
+}
+
+const json = (body: unknown): RequestInit => ({
+  method: 'POST',
+  headers: { 'content-type': 'application/json' },
+  body: JSON.stringify(body),
+});
+const runPath = (id: string) => `/runs/${encodeURIComponent(id)}`;
+
+export const listRuns = (signal?: AbortSignal) => ask<RunsPage>('/runs', { signal });
+export const getRun = (id: string, signal?: AbortSignal) => ask<Run>(runPath(id), { signal });
+export const createRun = (config: unknown, group: string | null = null) => ask<Run>('/runs', json({ config, group }));
+export const stopRun = (id: string) => ask<Run>(`${runPath(id)}/stop`, json({}));
+export const deleteRun = (id: string) => ask<null>(runPath(id), { method: 'DELETE' });
+export const listDevices = (signal?: AbortSignal) => ask<Devices>('/devices', { signal });
+
+/** Queues the demonstration: DDP and FULL_SHARD on the default corpus. */
+export const quickStart = () => ask<{ runs: RunSummary[] }>('/quick-start', json({}));
+
+export const getEvents = (id: string, afterSeq: number, signal: AbortSignal) =>
+  ask<EventSlice>(`${runPath(id)}/events?after=${afterSeq}&limit=2000`, { signal });
+
+export const compareRuns = (ids: readonly string[], signal?: AbortSignal) =>
+  ask<Comparison>(`/compare?ids=${ids.map(encodeURIComponent).join(',')}`, { signal });
+
+/** Vocabulary and size of a corpus; the first call for one prepares it. */
+export function getCorpus(
+  corpus: { kind: string; path: string | null; blockSize: number },
+  signal?: AbortSignal,
+): Promise<Corpus> {
+  const query = new URLSearchParams({ kind: corpus.kind, blockSize: String(corpus.blockSize) });
+  if (corpus.path) query.set('path', corpus.path);
+  return ask<Corpus>(`/corpora?${query}`, { signal });
+}
+
+/** Sends a file to the data folder. The answer's `path` is what a config points at. */
+export function uploadFile(kind: 'text' | 'batches' | 'weights', file: File): Promise<Upload> {
+  const query = new URLSearchParams({ kind, name: file.name });
+  return ask<Upload>(`/files?${query}`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/octet-stream' },
+    body: file,
+  });
+}
+
+/** Where a checkpoint is downloaded from: a plain link, so that the browser streams and resumes it. */
+export const checkpointUrl = (id: string, name: string) =>
+  `${BASE}${runPath(id)}/checkpoints/${encodeURIComponent(name)}`;

@@ -1,0 +1,67 @@
+import { describe, expect, it } from 'vitest';
+import { checkConfig } from '../../engine/config.ts';
+import {
+  defaultDraft,
+  flatten,
+  fromYaml,
+  toDraft,
+  toYaml,
+  valueAt,
+  withKind,
+  withoutDefaults,
+  withValue,
+} from './config-draft.ts';
+
+describe('a config being edited', () => {
+  it('starts legal', () => {
+    expect(checkConfig(defaultDraft()).problems).toEqual([]);
+  });
+
+  it('changes one value and nothing else', () => {
+    const before = defaultDraft();
+    const after = withValue(before, 'model.ninp', 64);
+    expect(valueAt(after, 'model.ninp')).toBe(64);
+    expect(valueAt(before, 'model.ninp')).toBe(200);
+    expect(after.data).toBe(before.data);
+  });
+
+  it('keeps what two kinds share and fills the rest', () => {
+    const ddp = withKind(withValue(defaultDraft(), 'strategy.activationCheckpointingPolicy', ['A']), 'strategy', 'ddp');
+    expect(ddp.strategy).toEqual({ kind: 'ddp', bucketCapMiB: 25, activationCheckpointingPolicy: ['A'] });
+    const text = withKind(withValue(defaultDraft(), 'data.blockSize', 64), 'data', 'wikitext2');
+    expect(valueAt(text, 'data.path')).toBe('');
+    expect(valueAt(text, 'data.blockSize')).toBe(64);
+  });
+
+  it('goes through YAML unchanged, with and without the defaults', () => {
+    const draft = withKind(withValue(defaultDraft(), 'devices', 4), 'strategy', 'ddp');
+    expect(fromYaml(toYaml(draft)).draft).toEqual(draft);
+    const short = withoutDefaults(draft);
+    expect(short).toMatchObject({ name: 'run', devices: 4, strategy: { kind: 'ddp' } });
+    expect(short.trainer).toBeUndefined();
+    expect(fromYaml(toYaml(short)).draft).toEqual(draft);
+  });
+
+  it('fills defaults around what is not legal, and keeps it', () => {
+    const { draft } = fromYaml('model: { kind: demo-transformer, ninp: wide }\nspeed: 3\nstrategy: ddp');
+    expect(valueAt(draft, 'model.ninp')).toBe('wide');
+    expect(valueAt(draft, 'model.nlayers')).toBe(2);
+    expect(valueAt(draft, 'strategy.kind')).toBe('ddp');
+    expect(checkConfig(draft).problems.map(({ path }) => path)).toEqual(['model.ninp', 'speed']);
+    expect(toDraft({ trainer: { steps: 'many' } }).trainer).toMatchObject({ steps: 'many', seed: 42 });
+  });
+
+  it('says where YAML cannot be read', () => {
+    expect(fromYaml('a: 1\nb: [1').problem).toMatch(/^Line \d/);
+    expect(fromYaml('- 1').problem).toMatch(/keys and values/);
+    expect(fromYaml('').draft).toEqual(defaultDraft());
+  });
+
+  it('lists leaves by dotted path', () => {
+    expect([...flatten({ a: { b: 1, c: [1, 2] }, d: null })]).toEqual([
+      ['a.b', 1],
+      ['a.c', [1, 2]],
+      ['d', null],
+    ]);
+  });
+});

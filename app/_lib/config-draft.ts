@@ -1,0 +1,140 @@
+import { parse, stringify, YAMLParseError } from 'yaml';
+import { ExperimentConfig } from '../../engine/config.ts';
+
+/**
+ * A config while a person edits it: plain data in the config's shape, which may hold what is not legal (a word where a
+ * number belongs). checkConfig says what is wrong with it; nothing here does.
+ */
+export type Draft = Readonly<Record<string, unknown>>;
+
+const isRecord = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** The value at a dotted path; undefined where there is none. */
+export function valueAt(draft: unknown, path: string): unknown {
+  return path.split('.').reduce<unknown>((at, key) => (isRecord(at) ? at[key] : undefined), draft);
+}
+
+/** The draft with another value at a dotted path. Sections on the way are made if they are missing. */
+export function withValue(draft: Draft, path: string, value: unknown): Draft {
+  const [key, ...rest] = path.split('.');
+  if (!rest.length) return { ...draft, [key]: value };
+  const section = draft[key];
+  return { ...draft, [key]: withValue(isRecord(section) ? section : {}, rest.join('.'), value) };
+}
+
+/** A section of another kind: its defaults, and what it shares by name with the one before. */
+export function withKind(draft: Draft, section: string, kind: string): Draft {
+  const before = draft[section];
+  const defaults = sectionDefaults(section, kind);
+  const kept = isRecord(before) ? Object.entries(before).filter(([key]) => key !== 'kind' && key in defaults) : [];
+  return { ...draft, [section]: { ...defaults, ...Object.fromEntries(kept) } };
+}
+
+function sectionDefaults(section: string, kind: string): Record<string, unknown> {
+  const schema = (ExperimentConfig.shape as Record<string, { safeParse(value: unknown): { data?: unknown } }>)[section];
+  // A kind may ask for a path, which has no default.
+  for (const [extra, shown] of [
+    [{}, {}],
+    [{ path: 'path' }, { path: '' }],
+  ]) {
+    const { data } = schema.safeParse({ kind, ...extra });
+    if (isRecord(data)) return { ...data, ...shown };
+  }
+  return { kind };
+}
+
+/** A draft with every default filled in, from a config as a person writes it. What is not legal stays as it is. */
+export function toDraft(config: unknown): Draft {
+  const given = isRecord(config) ? config : {};
+  const draft: Record<string, unknown> = {};
+  for (const [key, schema] of Object.entries(ExperimentConfig.shape)) {
+    const parsed = schema.safeParse(given[key]);
+    draft[key] = parsed.success ? parsed.data : fillSection(key, given[key]);
+  }
+  for (const key of Object.keys(given)) if (!(key in draft)) draft[key] = given[key];
+  return draft;
+}
+
+function fillSection(key: string, given: unknown): unknown {
+  if (!isRecord(given)) return given;
+  const defaults = 'kind' in given ? sectionDefaults(key, String(given.kind)) : valueAt(defaultDraft(), key);
+  return isRecord(defaults) ? { ...defaults, ...given } : given;
+}
+
+/** The config that a person gets who writes nothing. */
+export function defaultDraft(): Draft {
+  return ExperimentConfig.parse({});
+}
+
+/** The draft without what is its default anyway, in the config's order: what a person would write. */
+export function withoutDefaults(draft: Draft): Draft {
+  const result: Record<string, unknown> = {};
+  for (const [key, value] of Object.entries(draft)) {
+    if (isRecord(value)) {
+      const kind = typeof value.kind === 'string' ? value.kind : null;
+      const defaults = kind === null ? valueAt(defaultDraft(), key) : sectionDefaults(key, kind);
+      const written = Object.entries(value).filter(
+        ([name, field]) => name === 'kind' || !same(field, isRecord(defaults) ? defaults[name] : undefined),
+      );
+      if (written.length) result[key] = Object.fromEntries(written);
+    } else if (key === 'name' || !same(value, defaultDraft()[key])) {
+      result[key] = value;
+    }
+  }
+  return result;
+}
+
+/** Whether two pieces of plain data say the same, whatever the order of their keys. */
+export function same(a: unknown, b: unknown): boolean {
+  if (Array.isArray(a) && Array.isArray(b)) return a.length === b.length && a.every((value, i) => same(value, b[i]));
+  if (isRecord(a) && isRecord(b)) {
+    const keys = Object.keys(a);
+    return keys.length === Object.keys(b).length && keys.every((key) => key in b && same(a[key], b[key]));
+  }
+  return Object.is(a, b);
+}
+
+/** The config as YAML that `studio train` takes. */
+export function toYaml(config: unknown): string {
+  return stringify(config, { indent: 2, lineWidth: 100, flowCollectionPadding: true });
+}
+
+/** A draft from YAML or JSON text, or the sentence that says where it cannot be read. */
+export function fromYaml(text: string): { draft: Draft; problem: null } | { draft: null; problem: string } {
+  let value: unknown;
+  try {
+    value = parse(text, { maxAliasCount: 0 }) ?? {};
+  } catch (error) {
+    if (error instanceof YAMLParseError) {
+      const line = error.linePos?.[0].line;
+      return {
+        draft: null,
+        problem: `${line ? `Line ${line}: ` : ''}${error.message.split('\n')[0].replace(/ at line.*/, '')}`,
+      };
+    }
+    return { draft: null, problem: error instanceof Error ? error.message : String(error) };
+  }
+  if (!isRecord(value)) return { draft: null, problem: 'A config is a list of keys and values, such as "devices: 2".' };
+  return { draft: toDraft(value), problem: null };
+}
+
+/** Every leaf of a config by dotted path, arrays as one leaf. */
+export function flatten(config: unknown, prefix = ''): Map<string, unknown> {
+  const leaves = new Map<string, unknown>();
+  if (!isRecord(config)) return leaves;
+  for (const [key, value] of Object.entries(config)) {
+    const path = prefix ? `${prefix}.${key}` : key;
+    if (isRecord(value)) for (const [leaf, of] of flatten(value, path)) leaves.set(leaf, of);
+    else leaves.set(path, value);
+  }
+  return leaves;
+}
+
+/** A config value on one line. */
+export function formatConfigValue(value: unknown): string {
+  if (value === undefined) return '–';
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return value.length ? value.map(formatConfigValue).join(', ') : 'none';
+  return isRecord(value) ? JSON.stringify(value) : String(value);
+}

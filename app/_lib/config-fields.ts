@@ -1,0 +1,522 @@
+import { checkConfig } from '../../engine/config.ts';
+import { type Draft, withValue } from './config-draft.ts';
+
+/** One value that a field can take, and how it is said. `null` is a value too. */
+export interface Choice {
+  readonly value: string | null;
+  readonly label: string;
+  readonly hint?: string;
+}
+
+interface FieldBase {
+  /** Dotted path in the config. */
+  readonly path: string;
+  readonly label: string;
+  readonly help?: string;
+  /** Only where the config's section is of this kind, and what else must hold there for the field to matter. */
+  readonly of?: Draft;
+  /** A value other than the default: the field is shown once the engine takes it. */
+  readonly probe?: unknown;
+}
+
+export type Field =
+  | (FieldBase & { readonly input: 'integer' | 'number'; readonly unit?: string; readonly none?: string })
+  | (FieldBase & { readonly input: 'switch' })
+  | (FieldBase & { readonly input: 'choice'; readonly choices: readonly Choice[] })
+  | (FieldBase & { readonly input: 'ranks' | 'adapter' })
+  | (FieldBase & { readonly input: 'text' | 'names'; readonly none?: string })
+  | (FieldBase & { readonly input: 'numbers'; readonly count: number })
+  | (FieldBase & { readonly input: 'file'; readonly upload: 'text' | 'batches' | 'weights'; readonly none?: string });
+
+export interface FieldGroup {
+  readonly id: string;
+  readonly title: string;
+  readonly about: string;
+  readonly fields: readonly Field[];
+}
+
+const demo = { model: { kind: 'demo-transformer' } };
+const gpt2 = { model: { kind: 'gpt2' } };
+const llama = { model: { kind: 'llama' } };
+const fsdp = { strategy: { kind: 'fsdp' } };
+const hybrid = { strategy: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [1, 2] } };
+const sgd = { optimizer: { kind: 'sgd' } };
+const text = [{ data: { kind: 'moby-dick' } }, { data: { kind: 'wikitext2', path: 'x' } }];
+
+const forEach = (of: readonly Draft[], field: Field): Field[] => of.map((one) => ({ ...field, of: one }));
+
+/** Every field of the config, grouped as the form shows them. What the engine has not built is left out by `shownFields`. */
+export const FIELD_GROUPS: readonly FieldGroup[] = [
+  {
+    id: 'run',
+    title: 'Run',
+    about: 'What it is called, how long it trains and where.',
+    fields: [
+      { path: 'name', label: 'Name', input: 'text' },
+      { path: 'trainer.steps', label: 'Steps', input: 'integer', help: 'Optimizer steps. Steps count from 0.' },
+      {
+        path: 'devices',
+        label: 'Ranks',
+        input: 'ranks',
+        help: 'One process each, on this machine. Ranks may share one adapter.',
+      },
+      { path: 'adapter', label: 'Adapter', input: 'adapter', help: 'The GPU, or what stands in for one.' },
+      {
+        path: 'memoryBudgetMiB',
+        label: 'Memory budget of a rank',
+        input: 'number',
+        unit: 'MiB',
+        none: 'no limit',
+        help: 'As a smaller GPU would have. A run that does not fit fails before its first step.',
+      },
+    ],
+  },
+  {
+    id: 'strategy',
+    title: 'Strategy',
+    about: 'Who holds what: the one choice that decides memory.',
+    fields: [
+      {
+        path: 'strategy.kind',
+        label: 'Strategy',
+        input: 'choice',
+        choices: [
+          { value: 'ddp', label: 'DDP', hint: 'Every rank holds the whole model; gradients are averaged' },
+          { value: 'fsdp', label: 'FSDP', hint: 'Ranks hold shards; units are gathered when needed' },
+        ],
+      },
+      {
+        path: 'strategy.shardingStrategy',
+        of: fsdp,
+        label: 'Sharding strategy',
+        input: 'choice',
+        choices: [
+          { value: 'FULL_SHARD', label: 'FULL_SHARD', hint: 'parameters, gradients and optimizer state' },
+          { value: 'SHARD_GRAD_OP', label: 'SHARD_GRAD_OP', hint: 'stays gathered from forward to backward' },
+          { value: 'HYBRID_SHARD', label: 'HYBRID_SHARD', hint: 'sharded within a row, copied across rows' },
+          { value: 'HYBRID_SHARD_ZERO2', label: 'HYBRID_SHARD_ZERO2', hint: 'hybrid, and stays gathered' },
+          { value: 'NO_SHARD', label: 'NO_SHARD', hint: 'as DDP' },
+        ],
+      },
+      {
+        path: 'strategy.deviceMesh',
+        of: hybrid,
+        label: 'Device mesh',
+        input: 'numbers',
+        count: 2,
+        help: '[replicate, shard]',
+      },
+      {
+        path: 'strategy.autoWrapPolicy',
+        of: fsdp,
+        label: 'Wrap these classes',
+        input: 'names',
+        help: 'Each module of such a class is one unit: gathered and freed together.',
+      },
+      {
+        path: 'strategy.limitAllGathers',
+        of: fsdp,
+        label: 'Limit all-gathers',
+        input: 'switch',
+        probe: false,
+        help: 'At most two units besides the root are gathered at once.',
+      },
+      {
+        path: 'strategy.backwardPrefetch',
+        of: fsdp,
+        label: 'Backward prefetch',
+        input: 'choice',
+        choices: [
+          { value: 'BACKWARD_PRE', label: 'BACKWARD_PRE', hint: 'before the unit’s gradients' },
+          { value: 'BACKWARD_POST', label: 'BACKWARD_POST', hint: 'after them' },
+          { value: null, label: 'none' },
+        ],
+      },
+      { path: 'strategy.forwardPrefetch', of: fsdp, label: 'Forward prefetch', input: 'switch', probe: true },
+      {
+        path: 'strategy.cpuOffload',
+        of: fsdp,
+        label: 'CPU offload',
+        input: 'switch',
+        probe: true,
+        help: 'Parameters, gradients and optimizer state live in host memory.',
+      },
+      {
+        path: 'strategy.linkGBps',
+        of: fsdp,
+        label: 'Simulated link',
+        input: 'number',
+        unit: 'GB/s',
+        none: 'off',
+        probe: 10,
+      },
+      {
+        path: 'strategy.stateDictType',
+        of: fsdp,
+        label: 'State dict',
+        input: 'choice',
+        choices: [
+          { value: null, label: 'default' },
+          { value: 'full', label: 'full' },
+          { value: 'sharded', label: 'sharded' },
+        ],
+      },
+      {
+        path: 'strategy.bucketCapMiB',
+        of: { strategy: { kind: 'ddp' } },
+        label: 'Bucket size',
+        input: 'number',
+        unit: 'MiB',
+        help: 'Gradients are reduced in buckets, while backward still runs.',
+      },
+      ...forEach([fsdp, { strategy: { kind: 'ddp' } }], {
+        path: 'strategy.activationCheckpointingPolicy',
+        label: 'Checkpoint activations of',
+        input: 'names',
+        probe: ['TransformerEncoderLayer'],
+        none: 'no class',
+      }),
+    ],
+  },
+  {
+    id: 'model',
+    title: 'Model',
+    about: 'Modules and parameters are named as PyTorch names them.',
+    fields: [
+      {
+        path: 'model.kind',
+        label: 'Model',
+        input: 'choice',
+        choices: [
+          { value: 'demo-transformer', label: 'Demo Transformer' },
+          { value: 'gpt2', label: 'GPT-2' },
+          { value: 'llama', label: 'Llama' },
+        ],
+      },
+      {
+        path: 'model.ninp',
+        of: demo,
+        label: 'Width',
+        input: 'integer',
+        help: 'Of the embedding and of every layer. Even, and divisible by the heads.',
+      },
+      { path: 'model.nhead', of: demo, label: 'Heads', input: 'integer' },
+      { path: 'model.nhid', of: demo, label: 'Feed-forward width', input: 'integer' },
+      {
+        path: 'model.nlayers',
+        of: demo,
+        label: 'Layers',
+        input: 'integer',
+        help: 'So many encoder layers, and so many decoder layers.',
+      },
+      { path: 'model.nLayer', of: gpt2, label: 'Layers', input: 'integer' },
+      { path: 'model.nHead', of: gpt2, label: 'Heads', input: 'integer' },
+      { path: 'model.nEmbd', of: gpt2, label: 'Width', input: 'integer' },
+      { path: 'model.nPositions', of: gpt2, label: 'Positions', input: 'integer' },
+      { path: 'model.tieWeights', of: gpt2, label: 'Tie weights', input: 'switch' },
+      { path: 'model.hiddenSize', of: llama, label: 'Width', input: 'integer' },
+      { path: 'model.intermediateSize', of: llama, label: 'Feed-forward width', input: 'integer' },
+      { path: 'model.numHiddenLayers', of: llama, label: 'Layers', input: 'integer' },
+      { path: 'model.numAttentionHeads', of: llama, label: 'Heads', input: 'integer' },
+      { path: 'model.numKeyValueHeads', of: llama, label: 'Key/value heads', input: 'integer' },
+      { path: 'model.ropeTheta', of: llama, label: 'Rope theta', input: 'number' },
+      { path: 'model.rmsNormEps', of: llama, label: 'Norm epsilon', input: 'number' },
+      { path: 'model.tieWordEmbeddings', of: llama, label: 'Tie embeddings', input: 'switch' },
+      ...forEach([demo, gpt2, llama], {
+        path: 'model.vocabSize',
+        label: 'Vocabulary',
+        input: 'integer',
+        none: 'from the data',
+      }),
+      ...forEach([demo, gpt2, llama], { path: 'model.dropout', label: 'Dropout', input: 'number', probe: 0.1 }),
+      ...forEach([demo, gpt2, llama], {
+        path: 'model.freeze',
+        label: 'Freeze',
+        input: 'names',
+        none: 'nothing',
+        probe: ['x'],
+      }),
+      {
+        path: 'init.mode',
+        label: 'Initialise',
+        input: 'choice',
+        choices: [
+          { value: 'empty', label: 'empty', hint: 'each rank makes only its own shard' },
+          { value: 'device', label: 'device' },
+          { value: 'cpu', label: 'cpu' },
+        ],
+      },
+      {
+        path: 'init.from',
+        label: 'Weights from',
+        input: 'file',
+        upload: 'weights',
+        none: 'random, from the seed',
+        help: '.safetensors, .pt or .ckpt',
+      },
+    ],
+  },
+  {
+    id: 'data',
+    title: 'Data',
+    about: 'Every rank trains on its own part.',
+    fields: [
+      {
+        path: 'data.kind',
+        label: 'Data',
+        input: 'choice',
+        choices: [
+          { value: 'moby-dick', label: 'Moby-Dick', hint: 'comes with the studio' },
+          { value: 'wikitext2', label: 'Text file', hint: 'tokenised as WikiText2' },
+          { value: 'batches', label: 'Batches', hint: 'token ids by step and rank' },
+        ],
+      },
+      {
+        path: 'data.path',
+        of: { data: { kind: 'wikitext2', path: 'x' } },
+        label: 'Text file',
+        input: 'file',
+        upload: 'text',
+        help: 'UTF-8, in the studio’s data folder.',
+      },
+      {
+        path: 'data.path',
+        of: { data: { kind: 'batches', path: 'x' } },
+        label: 'Batches file',
+        input: 'file',
+        upload: 'batches',
+        help: 'JSON: batches[step][rank].',
+      },
+      ...forEach(text, { path: 'data.blockSize', label: 'Tokens in a sample', input: 'integer' }),
+      ...forEach(text, { path: 'data.batchSize', label: 'Batch size of a rank', input: 'integer' }),
+      ...forEach(text, {
+        path: 'data.seed',
+        label: 'Order seed',
+        input: 'integer',
+        help: 'The order of samples follows from it alone.',
+      }),
+      ...forEach(text, {
+        path: 'data.tokenizer',
+        label: 'Tokenizer',
+        input: 'choice',
+        choices: [
+          { value: 'word', label: 'word' },
+          { value: 'gpt2', label: 'gpt2' },
+        ],
+      }),
+      ...forEach(text, { path: 'data.validationFraction', label: 'Held out', input: 'number', probe: 0.1 }),
+    ],
+  },
+  {
+    id: 'optimizer',
+    title: 'Optimizer',
+    about: 'Adam keeps two more numbers for each parameter.',
+    fields: [
+      {
+        path: 'optimizer.kind',
+        label: 'Optimizer',
+        input: 'choice',
+        choices: [
+          { value: 'adam', label: 'Adam' },
+          { value: 'adamw', label: 'AdamW' },
+          { value: 'sgd', label: 'SGD' },
+        ],
+      },
+      { path: 'optimizer.lr', label: 'Learning rate', input: 'number' },
+      ...forEach([{ optimizer: { kind: 'adam' } }, { optimizer: { kind: 'adamw' } }], {
+        path: 'optimizer.betas',
+        label: 'Betas',
+        input: 'numbers',
+        count: 2,
+      }),
+      ...forEach([{ optimizer: { kind: 'adam' } }, { optimizer: { kind: 'adamw' } }], {
+        path: 'optimizer.eps',
+        label: 'Epsilon',
+        input: 'number',
+      }),
+      { path: 'optimizer.momentum', of: sgd, label: 'Momentum', input: 'number' },
+      { path: 'optimizer.nesterov', of: sgd, label: 'Nesterov', input: 'switch' },
+      { path: 'optimizer.weightDecay', label: 'Weight decay', input: 'number' },
+      { path: 'optimizer.foreach', label: 'All parameters at once', input: 'switch', probe: false },
+      {
+        path: 'lrSchedule.kind',
+        label: 'Schedule',
+        input: 'choice',
+        choices: [
+          { value: 'constant', label: 'constant' },
+          { value: 'cosine', label: 'cosine' },
+          { value: 'linear', label: 'linear' },
+        ],
+      },
+      { path: 'lrSchedule.warmupSteps', label: 'Warm-up', input: 'integer', unit: 'steps', probe: 1 },
+      {
+        path: 'lrSchedule.minLr',
+        label: 'Least learning rate',
+        input: 'number',
+        of: { lrSchedule: { kind: 'cosine' } },
+      },
+    ],
+  },
+  {
+    id: 'trainer',
+    title: 'Trainer',
+    about: 'Precision, accumulation, clipping, validation.',
+    fields: [
+      { path: 'trainer.seed', label: 'Seed', input: 'integer', help: 'Of the initial weights.' },
+      {
+        path: 'precision',
+        label: 'Precision',
+        input: 'choice',
+        choices: [
+          { value: '32-true', label: '32-true' },
+          { value: '16-mixed', label: '16-mixed' },
+          { value: '16-true', label: '16-true' },
+        ],
+      },
+      { path: 'trainer.accumulateGradBatches', label: 'Accumulate batches', input: 'integer', probe: 2 },
+      { path: 'trainer.syncEveryMicroBatch', label: 'Reduce every micro-batch', input: 'switch', probe: true },
+      { path: 'trainer.gradientClipVal', label: 'Clip gradients at', input: 'number', none: 'off', probe: 1 },
+      {
+        path: 'trainer.gradientClipAlgorithm',
+        of: { trainer: { gradientClipVal: 1 } },
+        label: 'Clip by',
+        input: 'choice',
+        choices: [
+          { value: 'norm', label: 'norm' },
+          { value: 'value', label: 'value' },
+        ],
+      },
+      {
+        path: 'trainer.onNonFinite',
+        label: 'On a loss that is not finite',
+        input: 'choice',
+        choices: [
+          { value: 'stop', label: 'stop' },
+          { value: 'skip', label: 'skip the step' },
+        ],
+      },
+      {
+        path: 'trainer.validateEvery',
+        label: 'Validate every',
+        input: 'integer',
+        unit: 'steps',
+        none: 'never',
+        probe: 5,
+      },
+      {
+        path: 'trainer.validateBatches',
+        of: { trainer: { validateEvery: 5 } },
+        label: 'Validation batches',
+        input: 'integer',
+      },
+    ],
+  },
+  {
+    id: 'checkpoint',
+    title: 'Checkpoint',
+    about: 'Files that torch.load takes.',
+    fields: [
+      { path: 'checkpoint.atEnd', label: 'Save at the end', input: 'switch', probe: false },
+      {
+        path: 'checkpoint.every',
+        label: 'Save every',
+        input: 'integer',
+        unit: 'steps',
+        none: 'only at the end',
+        probe: 5,
+      },
+      { path: 'checkpoint.keepLast', label: 'Keep the last', input: 'integer', none: 'all', probe: 2 },
+      {
+        path: 'checkpoint.format',
+        label: 'Format',
+        input: 'choice',
+        help: 'Automatic means full for every strategy, as long as sharded folders are not built.',
+        choices: [
+          { value: null, label: 'automatic' },
+          { value: 'full', label: 'full' },
+          { value: 'sharded', label: 'sharded' },
+          { value: 'safetensors', label: 'safetensors' },
+        ],
+      },
+      { path: 'checkpoint.filter', label: 'Only these', input: 'names', none: 'everything', probe: ['x'] },
+      {
+        path: 'checkpoint.onSaveError',
+        label: 'If a save fails',
+        input: 'choice',
+        choices: [
+          { value: 'continue', label: 'train on' },
+          { value: 'stop', label: 'stop' },
+        ],
+      },
+      { path: 'checkpoint.resume', label: 'Resume from', input: 'text', none: 'start anew', probe: 'latest' },
+      { path: 'checkpoint.strict', label: 'Refuse a partial load', input: 'switch', probe: false },
+    ],
+  },
+];
+
+/** Whether the engine takes this config or refuses it only for other reasons than "not built yet". */
+function isBuilt(config: Draft): boolean {
+  return checkConfig(config).problems.every(({ code }) => code !== 'not-built-yet');
+}
+
+function builtChoices(field: Field & { input: 'choice' }): Choice[] {
+  return field.choices.filter(({ value }) => {
+    const kindOf = /^(\w+)\.kind$/.exec(field.path)?.[1];
+    if (kindOf)
+      return isBuilt({
+        [kindOf]: { kind: value, ...(value === 'wikitext2' || value === 'batches' ? { path: 'x' } : {}) },
+      });
+    return isBuilt(withValue(field.of ?? {}, field.path, value));
+  });
+}
+
+/**
+ * The groups with what the engine has built: a field whose probe is "not built yet" is left out, a choice keeps the values
+ * that are taken. A choice of one is a fact: it is left out unless it names what the section is.
+ */
+export function builtGroups(): FieldGroup[] {
+  return FIELD_GROUPS.map((group) => ({
+    ...group,
+    fields: group.fields.flatMap((field): Field[] => {
+      if (field.of && !isBuilt(field.of)) return [];
+      if (field.input === 'choice') {
+        const choices = builtChoices(field);
+        const names = field.path.endsWith('.kind') && field.path !== 'lrSchedule.kind';
+        return choices.length > 1 || names || field.path === 'strategy.shardingStrategy' ? [{ ...field, choices }] : [];
+      }
+      return field.probe === undefined || isBuilt(withValue(field.of ?? {}, field.path, field.probe)) ? [field] : [];
+    }),
+  }));
+}
+
+/** Whether a field has a place in this draft: its section is of the field's kind. */
+export function belongsTo(field: Field, draft: Draft): boolean {
+  if (!field.of) return true;
+  return Object.entries(field.of).every(([section, wanted]) =>
+    Object.entries(wanted as Record<string, unknown>).every(([key, value]) => {
+      const at = (draft[section] as Record<string, unknown> | undefined)?.[key];
+      if (key === 'kind') return at === value;
+      // Beside the kind, `of` holds an example of what must be on: hybrid sharding, clipping, validation.
+      return key === 'shardingStrategy' ? String(at).startsWith('HYBRID') : key === 'path' || (at ?? null) !== null;
+    }),
+  );
+}
+
+/** The sharding strategies that the planner can price beside the one chosen, as configs' strategy sections. */
+export function comparableStrategies(draft: Draft): { label: string; strategy: unknown }[] {
+  const current = (draft.strategy ?? {}) as Record<string, unknown>;
+  const asFsdp = current.kind === 'fsdp' ? current : { kind: 'fsdp' };
+  const asDdp = current.kind === 'ddp' ? current : { kind: 'ddp' };
+  const candidates = [
+    { label: 'DDP', strategy: asDdp },
+    ...['NO_SHARD', 'SHARD_GRAD_OP', 'FULL_SHARD'].map((shardingStrategy) => ({
+      label: shardingStrategy,
+      strategy: { ...asFsdp, shardingStrategy, deviceMesh: null, cpuOffload: false },
+    })),
+    {
+      label: 'CPU offload',
+      strategy: { ...asFsdp, shardingStrategy: 'FULL_SHARD', deviceMesh: null, cpuOffload: true },
+    },
+  ];
+  return candidates.filter(({ strategy }) => isBuilt({ strategy }));
+}
