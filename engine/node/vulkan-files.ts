@@ -27,7 +27,7 @@ export interface BrowserFiles {
 }
 
 /** One file of an archive. */
-interface Member {
+export interface Member {
   readonly path: string;
   readonly mode: number;
   readonly bytes: Uint8Array;
@@ -40,7 +40,7 @@ const decompress = promisify(brotliDecompress);
  * same time, find them there. Throws StudioError `io` when no private folder can be written.
  */
 export function unpackVulkan(): Promise<VulkanFiles> {
-  vulkan ??= unpackOnce(`vulkan-${VERSION}`, readVulkan).then((folder) => ({
+  vulkan ??= unpackIntoCache(`vulkan-${VERSION}`, readVulkan).then((folder) => ({
     loaderPath: join(folder, 'libvulkan.so.1'),
     swiftShaderManifestPath: join(folder, 'vk_swiftshader_icd.json'),
   }));
@@ -53,7 +53,7 @@ let vulkan: Promise<VulkanFiles> | undefined;
  * Start it as `chromium.launch({ executablePath, env: { ...process.env, ...env }, args: ['--no-sandbox'] })`.
  */
 export function unpackBrowser(): Promise<BrowserFiles> {
-  browser ??= unpackOnce(`browser-${VERSION}`, readBrowser).then((folder) => ({
+  browser ??= unpackIntoCache(`browser-${VERSION}`, readBrowser).then((folder) => ({
     executablePath: join(folder, 'chromium'),
     env: { LD_LIBRARY_PATH: join(folder, 'lib'), FONTCONFIG_PATH: folder },
   }));
@@ -150,12 +150,15 @@ export function parseTar(archive: Uint8Array, name: string): Member[] {
   return members;
 }
 
+async function unpackIntoCache(name: string, read: () => Promise<Member[]>): Promise<string> {
+  return unpackOnce(await privateCacheFolder(), name, read);
+}
+
 /**
- * The folder `name` of the cache, filled with the members that `read` gives if it is not there yet. It appears under its
- * name by one rename when it is whole, so that whoever finds it can use it.
+ * The folder `name` in `cache`, filled with the members that `read` gives if it is not there yet. It appears under its
+ * name by one rename when it is whole, so that whoever finds it can use it. Throws StudioError `io`, leaving nothing.
  */
-async function unpackOnce(name: string, read: () => Promise<Member[]>): Promise<string> {
-  const cache = await privateCacheFolder();
+export async function unpackOnce(cache: string, name: string, read: () => Promise<Member[]>): Promise<string> {
   const folder = join(cache, name);
   if (existsSync(folder)) return folder;
   const draft = join(cache, `.draft-${process.pid}-${randomUUID()}`);
@@ -205,22 +208,31 @@ async function removeOldDrafts(cache: string): Promise<void> {
 
 /**
  * A folder of our own for unpacked files: node_modules/.cache/shard-studio, or under the home folder where node_modules
- * belongs to somebody else. What others could have written is not used: these files are loaded as code.
+ * belongs to somebody else. Throws StudioError `io` when neither can be had.
  */
-export async function privateCacheFolder(): Promise<string> {
+export function privateCacheFolder(): Promise<string> {
   const entry = packageFolder();
   const nodeModules = entry.slice(0, entry.lastIndexOf(`${sep}node_modules${sep}`) + `${sep}node_modules`.length);
+  return firstPrivateFolder([join(nodeModules, '.cache'), join(homedir(), '.cache')]);
+}
+
+/**
+ * The folder shard-studio, made if need be, in the first of the parents where it can be and where nobody else can write
+ * into it: what lies there is loaded as code.
+ */
+export async function firstPrivateFolder(parents: readonly string[]): Promise<string> {
   const refusals: string[] = [];
-  for (const parent of [join(nodeModules, '.cache'), join(homedir(), '.cache')]) {
+  for (const parent of parents) {
     const folder = join(parent, 'shard-studio');
     try {
       await mkdir(parent, { recursive: true });
       await mkdir(folder, { mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
         if (error.code !== 'EEXIST') throw error;
       });
-      const { uid, mode } = await lstat(folder);
-      if (uid !== process.getuid?.()) refusals.push(`${folder} belongs to another user`);
-      else if (mode & 0o022) refusals.push(`${folder} can be written by others`);
+      const found = await lstat(folder);
+      if (!found.isDirectory()) refusals.push(`${folder} is not a folder`);
+      else if (found.uid !== process.getuid?.()) refusals.push(`${folder} belongs to another user`);
+      else if (found.mode & 0o022) refusals.push(`${folder} can be written by others`);
       else return folder;
     } catch (error) {
       refusals.push((error as Error).message);
