@@ -7,7 +7,7 @@ function columnSumCase(name: string, R: number, C: number, padding: number, accu
     name: `${name}: ${R}x${C}`,
     params: { R, C, xOffset: padding, ldx: C + padding, outOffset: padding, accumulate },
     operandElements: [padding + R * (C + padding), padding + C],
-    tolerance: 1e-5,
+    tolerance: 2e-6 * Math.max(4, Math.sqrt(R)),
   };
 }
 
