@@ -104,7 +104,7 @@ export async function runStep(label, command, args, { env, timeoutMs, wayOut }) 
     const { code, tail } = await runProgram(command, args, { env, timeoutMs, quiet: true });
     if (code !== 0) throw new SetupError(`${label} failed (exit ${code}):\n\n${indent(tail)}\n\n${wayOut(tail)}`);
     const took = duration(performance.now() - started);
-    process.stdout.write(live ? `\r${line(took)}\x1b[K\n` : `${line(took)}\n`);
+    process.stdout.write(live ? `\r${line(took)}\x1b[K\n` : `    took ${took}\n`);
   } catch (error) {
     process.stdout.write('\n');
     throw error;
