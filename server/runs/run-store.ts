@@ -1,0 +1,173 @@
+import { ExperimentConfig } from '../../engine/config.ts';
+import { StudioError } from '../../engine/errors.ts';
+import type { BytesByCategory, RunEvent, WireNumber } from '../../engine/trainer/events.ts';
+import type { Run, RunState, RunSummary } from '../contract.ts';
+import type { StudioDb } from '../db/client.ts';
+import { decodeChunk } from '../db/event-codec.ts';
+import type { Checkpoint as CheckpointRow, Prisma, Run as RunRow } from '../db/generated/client.ts';
+
+export type { CheckpointRow, RunRow };
+export type NumberedEvent = RunEvent & { seq: number };
+
+/** The runs of one data folder. Every change of state survives a power failure before it is told to anybody. */
+export class RunStore {
+  readonly #db: StudioDb;
+
+  constructor(db: StudioDb) {
+    this.#db = db;
+  }
+
+  create(run: Pick<RunRow, 'id' | 'name' | 'group' | 'reason'> & { config: ExperimentConfig }): Promise<RunRow> {
+    const config = run.config as unknown as Prisma.InputJsonObject;
+    return this.#db.write('full', (prisma) =>
+      prisma.run.create({ data: { ...run, config, state: 'queued', createdAt: new Date() } }),
+    );
+  }
+
+  find(id: string): Promise<RunRow | null> {
+    return this.#db.prisma.run.findUnique({ where: { id } });
+  }
+
+  /** Throws `not-found`. */
+  async get(id: string): Promise<RunRow> {
+    const row = await this.find(id);
+    if (!row) throw new StudioError('not-found', `There is no run ${id}.`);
+    return row;
+  }
+
+  async list(limit: number, offset: number): Promise<{ rows: RunRow[]; total: number }> {
+    const [rows, total] = await Promise.all([
+      this.#db.prisma.run.findMany({ orderBy: { id: 'desc' }, take: limit, skip: offset }),
+      this.#db.prisma.run.count(),
+    ]);
+    return { rows, total };
+  }
+
+  /** Oldest first. */
+  inStates(states: readonly RunState[]): Promise<RunRow[]> {
+    return this.#db.prisma.run.findMany({ where: { state: { in: [...states] } }, orderBy: { id: 'asc' } });
+  }
+
+  /** Changes a run that is in one of the states `from`; otherwise changes nothing and returns false. */
+  async change(id: string, from: readonly RunState[], data: Prisma.RunUpdateManyMutationInput): Promise<boolean> {
+    const where = { id, state: { in: [...from] } };
+    const { count } = await this.#db.write('full', (prisma) => prisma.run.updateMany({ where, data }));
+    return count === 1;
+  }
+
+  /** A queued run's reason, which may change often and matters to nobody after a power failure. */
+  async explain(id: string, reason: string): Promise<void> {
+    await this.#db.write('normal', (prisma) =>
+      prisma.run.updateMany({ where: { id, state: 'queued' }, data: { reason } }),
+    );
+  }
+
+  /** With its events and checkpoint rows. */
+  async delete(id: string): Promise<void> {
+    await this.#db.write('full', (prisma) => prisma.run.deleteMany({ where: { id } }));
+  }
+
+  checkpoints(runId: string): Promise<CheckpointRow[]> {
+    return this.#db.prisma.checkpoint.findMany({ where: { runId }, orderBy: [{ step: 'asc' }, { name: 'asc' }] });
+  }
+
+  findCheckpoint(runId: string, name: string): Promise<CheckpointRow | null> {
+    return this.#db.prisma.checkpoint.findUnique({ where: { runId_name: { runId, name } } });
+  }
+
+  async addCheckpoint(row: Omit<CheckpointRow, 'createdAt'>): Promise<void> {
+    const { runId, name } = row;
+    const data = { ...row, createdAt: new Date() };
+    await this.#db.write('full', (prisma) =>
+      prisma.checkpoint.upsert({ where: { runId_name: { runId, name } }, create: data, update: data }),
+    );
+  }
+
+  /** Up to `limit` events after number `after`, in order. Throws `not-found`. */
+  async events(runId: string, after: number, limit: number): Promise<{ events: NumberedEvent[]; lastSeq: number }> {
+    const { lastSeq } = await this.get(runId);
+    const events: NumberedEvent[] = [];
+    for await (const event of this.eventsAfter(runId, after)) {
+      if (event.seq > lastSeq || events.length === limit) break;
+      events.push(event);
+    }
+    return { events, lastSeq };
+  }
+
+  /** All events after number `after`, in order, a chunk in memory at a time. */
+  async *eventsAfter(runId: string, after: number): AsyncGenerator<NumberedEvent> {
+    for (let seen = after; ; ) {
+      const chunk = await this.#db.prisma.eventChunk.findFirst({
+        where: { runId, lastSeq: { gt: seen } },
+        orderBy: { firstSeq: 'asc' },
+      });
+      if (!chunk) return;
+      let seq = chunk.firstSeq - 1;
+      for (const event of decodeChunk(chunk.bytes)) {
+        seq++;
+        if (seq > seen) yield { seq, ...event };
+      }
+      seen = seq;
+    }
+  }
+}
+
+/** The config of a row; rows of an older build get today's defaults for what they lack. */
+export function configOf(row: RunRow): ExperimentConfig {
+  return ExperimentConfig.parse(row.config);
+}
+
+/** A run as lists show it. */
+export function toSummary(row: RunRow): RunSummary {
+  const config = configOf(row);
+  const adapters = row.adapters as Run['adapters'] | null;
+  return {
+    id: row.id,
+    name: row.name,
+    state: row.state as RunState,
+    reason: row.reason,
+    createdAt: row.createdAt.toISOString(),
+    startedAt: row.startedAt?.toISOString() ?? null,
+    endedAt: row.endedAt?.toISOString() ?? null,
+    group: row.group,
+    strategy: config.strategy.kind === 'ddp' ? 'DDP' : config.strategy.shardingStrategy,
+    devices: config.devices,
+    adapter: adapters ? [...new Set(adapters.map(({ name }) => name))].join(', ') : config.adapter,
+    steps: config.trainer.steps,
+    stepsDone: row.stepsDone,
+    lastSeq: row.lastSeq,
+    lossMean: row.lossMean === null ? null : toWireNumber(row.lossMean),
+    iterationMs: row.iterationMs,
+    peakBytes: row.peakBytes === null ? null : Number(row.peakBytes),
+  };
+}
+
+/** A run with all that its page shows but its events. `dataFolderPath` is the run's folder, relative to the data folder. */
+export function toRun(row: RunRow, checkpoints: readonly CheckpointRow[]): Run {
+  return {
+    ...toSummary(row),
+    config: row.config,
+    error: row.error as Run['error'],
+    adapters: (row.adapters as Run['adapters'] | null) ?? [],
+    params: row.params === null ? null : Number(row.params),
+    predicted: row.predicted as Run['predicted'],
+    checkpoints: checkpoints.map(({ runId, name, format, step, sha256, bytes }) => ({
+      name,
+      path: `runs/${runId}/checkpoints/${name}`,
+      format,
+      step,
+      sha256,
+      bytes: Number(bytes),
+    })),
+  };
+}
+
+/** The split of the fullest moment. */
+export function byCategoryOf(row: RunRow): BytesByCategory | null {
+  return row.byCategory as BytesByCategory | null;
+}
+
+function toWireNumber(word: string): WireNumber {
+  const value = Number(word);
+  return Number.isFinite(value) ? value : (word as WireNumber);
+}
