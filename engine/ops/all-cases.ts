@@ -1,10 +1,18 @@
+import { cases as addCases } from './add/add.cases.ts';
 import { cases as attentionCases } from './attention/attention.cases.ts';
 import { cases as columnSumCases } from './column-sum/column-sum.cases.ts';
+import { cases as crossEntropyCases } from './cross-entropy/cross-entropy.cases.ts';
 import { cases as dropoutCases } from './dropout/dropout.cases.ts';
 import { cases as embeddingCases } from './embedding/embedding.cases.ts';
 import { cases as embeddingGradCases } from './embedding/embedding-grad.cases.ts';
+import { cases as fillCases } from './fill/fill.cases.ts';
 import type { KernelCase } from './kernel-case.ts';
+import { cases as layerNormCases } from './layer-norm/layer-norm.cases.ts';
 import { cases as matmulCases } from './matmul/matmul.cases.ts';
+import { cases as normCases } from './norm/norm.cases.ts';
+import { cases as optimizerCases } from './optimizer/optimizer.cases.ts';
+import { cases as reluGradCases } from './relu-grad/relu-grad.cases.ts';
+import { cases as shardCases } from './shard/shard.cases.ts';
 
 /** The cases of every kernel, for the test that runs them on a device. */
 export const allCases: readonly KernelCase[] = [
@@ -15,4 +23,12 @@ export const allCases: readonly KernelCase[] = [
   ...embeddingCases,
   ...embeddingGradCases,
   ...matmulCases,
+  ...addCases,
+  ...crossEntropyCases,
+  ...fillCases,
+  ...layerNormCases,
+  ...normCases,
+  ...optimizerCases,
+  ...reluGradCases,
+  ...shardCases,
 ];

@@ -1,9 +1,11 @@
+import { isFiniteWgsl } from '../finite.ts';
 import type { Kernel } from '../kernel.ts';
 import { elementwiseWgsl, stridedThreads } from '../strided.ts';
 
 /**
  * Gradient of the loss in the logits, in their place: (softmax − one-hot of the target) · scale for the first V of the `ld`
- * columns of each row, 0 for the padding after them.
+ * columns of each row, 0 for the padding after them. Where lse is not finite the gradient is lse itself, whatever exp makes of it:
+ * that is what tells the optimizer to skip.
  */
 export const crossEntropyGrad: Kernel = {
   name: 'cross-entropy-grad',
@@ -25,20 +27,25 @@ export const crossEntropyGrad: Kernel = {
     const [logits, targets, lse] = views as [Float32Array, Uint32Array, Float32Array];
     for (let row = 0; row < R; row++) {
       const base = row * ld;
-      for (let c = 0; c < V; c++) {
-        logits[base + c] = (Math.exp(logits[base + c] - lse[row]) - (c === targets[row] ? 1 : 0)) * scale;
-      }
+      if (!Number.isFinite(lse[row])) logits.fill(lse[row], base, base + V);
+      else
+        for (let c = 0; c < V; c++) {
+          logits[base + c] = (Math.exp(logits[base + c] - lse[row]) - (c === targets[row] ? 1 : 0)) * scale;
+        }
       logits.fill(0, base + V, base + ld);
     }
   },
   wgsl: elementwiseWgsl(
     'p.R * p.ld',
-    `
+    `${isFiniteWgsl}
 fn element(e: u32) {
   let row = e / p.ld;
   let c = e - row * p.ld;
   var d = 0.0;
-  if (c < p.V) { d = (exp(logits[e] - lse[row]) - select(0.0, 1.0, c == targets[row])) * p.scale; }
+  if (c < p.V) {
+    let total = lse[row];
+    if (isFinite(total)) { d = (exp(logits[e] - total) - select(0.0, 1.0, c == targets[row])) * p.scale; } else { d = total; }
+  }
   logits[e] = d;
 }`,
   ),

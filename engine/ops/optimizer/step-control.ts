@@ -3,10 +3,11 @@ import { isFiniteWgsl } from '../finite.ts';
 import type { Kernel } from '../kernel.ts';
 
 /**
- * Decides an optimizer step on the device. gradNorm = √sumSquares[0]; foundInf = 1 if that is not finite (the same on every rank), and
- * halted stays 1 from then on if `stopOnNonFinite` is 1. Otherwise, unless halted, t advances and the bias corrections
- * are read from row t of `corrections` ([entries][2]: 1 − β1^t, √(1 − β2^t); row 0 is never read), from the last row beyond.
- * Runs before the optimizer's kernels of the step.
+ * Decides an optimizer step on the device. gradNorm = √sumSquares[0]; foundInf = 1 if that is not finite, and halted stays 1
+ * from then on if `stopOnNonFinite` is 1. (A rank's loss has no say: the norm is the same on every rank, the loss is not, and
+ * a loss that is not finite has gradients that are not.) Otherwise, unless halted, t advances and the bias corrections are
+ * read from row t of `corrections` ([entries][2]: 1 − β1^t, √(1 − β2^t); row 0 is never read), from the last row beyond. Runs
+ * before the optimizer's kernels of the step.
  */
 export const stepControl: Kernel = {
   name: 'step-control',

@@ -1,0 +1,101 @@
+import { CONTROL, CONTROL_ELEMENTS } from '../control.ts';
+import type { Kernel, Params } from '../kernel.ts';
+import type { KernelCase } from '../kernel-case.ts';
+import { adam } from './adam.ts';
+import { sgd } from './sgd.ts';
+import { sgdPlain } from './sgd-plain.ts';
+import { stepControl } from './step-control.ts';
+
+export const adamParams = {
+  beta1: 0.9,
+  beta2: 0.999,
+  oneMinusBeta1: 1 - 0.9,
+  oneMinusBeta2: 1 - 0.999,
+  eps: 1e-8,
+  weightDecay: 0,
+  decoupled: 0,
+};
+
+type Settings = Partial<Record<keyof typeof CONTROL, number>>;
+
+/** A control tensor in the middle of a run. */
+export function controlWith(settings: Settings): Float32Array<ArrayBuffer> {
+  const control = new Float32Array(CONTROL_ELEMENTS);
+  const defaults: Settings = {
+    lr: 0.01,
+    t: 3,
+    loss: 2,
+    biasCorrection1: 1 - 0.9 ** 3,
+    sqrtBiasCorrection2: Math.sqrt(1 - 0.999 ** 3),
+  };
+  for (const [name, value] of Object.entries({ ...defaults, ...settings })) {
+    control[CONTROL[name as keyof typeof CONTROL]] = value;
+  }
+  return control;
+}
+
+/** The control tensor and values that fit Adam's state: second moments are not negative. */
+function fillState(kernel: Kernel, settings: Settings): NonNullable<KernelCase['fill']> {
+  return (operand, view, random) => {
+    const { name } = kernel.operands[operand];
+    if (name === 'control') view.set(controlWith(settings));
+    else for (let i = 0; i < view.length; i++) view[i] = name === 'v' ? random() : random() * 2 - 1;
+  };
+}
+
+function updateCase(name: string, kernel: Kernel, n: number, params: Params, settings: Settings = {}): KernelCase {
+  return {
+    kernel,
+    name: `${name}: ${n}`,
+    params: { n, ...params },
+    operandElements: kernel.operands.map((operand) => (operand.name === 'control' ? CONTROL_ELEMENTS : n)),
+    fill: fillState(kernel, settings),
+    tolerance: 1e-6,
+  };
+}
+
+function controlCase(
+  name: string,
+  sumSquares: number,
+  entries: number,
+  stopOnNonFinite: number,
+  settings: Settings = {},
+): KernelCase {
+  return {
+    kernel: stepControl,
+    name,
+    params: { entries, stopOnNonFinite },
+    operandElements: [CONTROL_ELEMENTS, 1, 2 * entries],
+    fill(operand, view, random) {
+      if (operand === 0) view.set(controlWith(settings));
+      else for (let i = 0; i < view.length; i++) view[i] = operand === 1 ? sumSquares : random();
+    },
+    tolerance: 1e-6,
+  };
+}
+
+const momentum = { momentum: 0.9, weightDecay: 0, nesterov: 0 };
+
+export const cases: KernelCase[] = [
+  updateCase('one element', adam, 1, adamParams),
+  updateCase('nothing', adam, 0, adamParams),
+  updateCase('a workgroup and one', adam, 65, adamParams),
+  updateCase('decay in the gradient', adam, 257, { ...adamParams, weightDecay: 0.1 }),
+  updateCase('decoupled decay', adam, 1031, { ...adamParams, weightDecay: 0.1, decoupled: 1 }),
+  updateCase('short memory', adam, 67, { ...adamParams, beta1: 0.3, oneMinusBeta1: 0.7 }),
+  updateCase('not finite', adam, 67, adamParams, { foundInf: 1 }),
+  updateCase('halted', adam, 67, adamParams, { halted: 1 }),
+  updateCase('first step', sgd, 131, momentum, { t: 1 }),
+  updateCase('later step', sgd, 131, { ...momentum, weightDecay: 0.1 }),
+  updateCase('Nesterov', sgd, 131, { ...momentum, nesterov: 1 }),
+  updateCase('not finite', sgd, 67, momentum, { foundInf: 1 }),
+  updateCase('one element', sgdPlain, 1, { weightDecay: 0 }),
+  updateCase('a prime, with decay', sgdPlain, 1031, { weightDecay: 0.1 }),
+  updateCase('halted', sgdPlain, 67, { weightDecay: 0 }, { halted: 1 }),
+  controlCase('an ordinary step', 4.5, 9, 1),
+  controlCase('beyond the table', 4.5, 2, 1),
+  controlCase('norm of zero', 0, 9, 1),
+  controlCase('gradients overflow', Number.POSITIVE_INFINITY, 9, 1),
+  controlCase('gradients are not numbers, skip', Number.NaN, 9, 0),
+  controlCase('halted before', 1, 9, 1, { halted: 1 }),
+];
