@@ -60,7 +60,7 @@ async function dispatch(
   tiled: boolean,
 ): Promise<View[]> {
   const threads = kernel.threads(params);
-  const groups = tiled && kernel.tiled ? kernel.tiled.workgroups(params) : foldGrid(threads);
+  const [x, y, z = 1] = tiled && kernel.tiled ? kernel.tiled.workgroups(params) : foldGrid(threads);
   const buffers = views.map((view) => {
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     const buffer = device.createBuffer({ size: bufferBytes(view), usage });
@@ -81,7 +81,7 @@ async function dispatch(
     const pass = encoder.beginComputePass();
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }));
-    pass.dispatchWorkgroups(...groups);
+    pass.dispatchWorkgroups(x, y, z);
     pass.end();
   }
   let at = 0;

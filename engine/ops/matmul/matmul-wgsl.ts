@@ -1,3 +1,5 @@
+import { storeWgsl } from './matmul-store.ts';
+
 /** Which operands are transposed: C = A·Bᵀ, A·B or Aᵀ·B. */
 export type MatmulLayout = 'nt' | 'nn' | 'tn';
 
@@ -25,21 +27,7 @@ export function matmulWgsl(layout: MatmulLayout, bias: boolean): string {
   };
   const aStep = layout === 'tn' ? 'p.lda' : '1u';
   const bStep = layout === 'nt' ? '1u' : 'p.ldb';
-  return `
-fn store(m: u32, n: u32, sum: f32) {
-  if (m < p.M && n < p.N) {
-    let at = p.cOffset + m * p.ldc + n;
-    var value = sum;
-    if (p.accumulate != 0u) { value += c[at]; }
-    ${
-      bias
-        ? `value += bias[p.biasOffset + n];
-    if (p.relu != 0u && value < 0.0) { value = 0.0; }`
-        : ''
-    }
-    c[at] = value;
-  }
-}
+  return `${storeWgsl(bias)}
 fn kernel(i: u32) {
   let stride = (p.N + ${TILE_COLUMNS - 1}u) / ${TILE_COLUMNS}u;
   let m0 = i / stride * ${TILE_ROWS}u;

@@ -38,6 +38,7 @@ const shapes: readonly Shape[] = [
   { name: 'one row', M: 1, N: 67, K: 129 },
   { name: 'more than a tile each way', M: 71, N: 137, K: 65, padding: 1 },
   { name: 'multiples of four, strided by four', M: 36, N: 132, K: 68, padding: 4 },
+  { name: 'more than the few-rows path takes', M: 67, N: 71, K: 37, accumulate: 1, padding: 3 },
   { name: 'the demo model', M: 35, N: 96, K: 32 },
   { name: 'the demo model, long sum', M: 35, N: 32, K: 997 },
 ];
@@ -45,4 +46,6 @@ const shapes: readonly Shape[] = [
 export const cases: KernelCase[] = [
   ...[matmulNT, matmulNN, matmulTN, matmulNTBias].flatMap((kernel) => shapes.map((shape) => matmulCase(kernel, shape))),
   matmulCase(matmulNTBias, { name: 'relu, added', M: 37, N: 41, K: 19, relu: 1, accumulate: 1, padding: 2 }),
+  matmulCase(matmulNTBias, { name: 'relu, tiled', M: 37, N: 41, K: 29, relu: 1, accumulate: 1, padding: 2 }),
+  matmulCase(matmulNTBias, { name: 'relu, tiled, square', M: 131, N: 66, K: 23, relu: 1 }),
 ];

@@ -1,4 +1,5 @@
 import type { Cost, Kernel, ParamSpec, Params, View } from '../kernel.ts';
+import { matmulTiled } from './matmul-tiled.ts';
 import { type MatmulLayout, matmulWgsl, TILE_COLUMNS, TILE_ROWS } from './matmul-wgsl.ts';
 
 const u32 = (name: string): ParamSpec => ({ name, type: 'u32' });
@@ -34,6 +35,7 @@ function matmul(layout: MatmulLayout, bias: boolean): Kernel {
     cost: matmulCost,
     run: (views, params) => runMatmul(layout, bias, views, params),
     wgsl: matmulWgsl(layout, bias),
+    tiled: matmulTiled(layout, bias),
   };
 }
 
