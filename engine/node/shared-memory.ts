@@ -41,8 +41,9 @@ const MAGIC = 0x53_48_53_54;
 /** Each counter has a cache line of its own, so that ranks do not slow each other down by writing to neighbours. */
 const LINE = 16;
 const FLAG_CLOSED = 1 * LINE;
-/** 0, or 1 + the bytes of the message that follows. */
+/** 0, or 1 + the bytes of the message that follows; beside it the rank at fault, which may be another. */
 const FLAG_FAILED = 2 * LINE;
+const CULPRIT = FLAG_FAILED + 1;
 const FAILURE_MESSAGE = 3 * LINE;
 const FIRST_COUNTER_LINE = 3 + Math.ceil(MAX_FAILURE_BYTES / (LINE * 4));
 
@@ -94,6 +95,12 @@ export function layOut(worldSize: number, regions: readonly RegionSpec[]): Layou
 
 function roundUp(bytes: number, unit: number): number {
   return Math.ceil(bytes / unit) * unit;
+}
+
+/** Why a rank cannot go on, and which rank is at fault: itself, or the one that it has seen fail. */
+interface Failure {
+  readonly culprit: number;
+  readonly how: string;
 }
 
 /** One rank's memory as this process sees it. A rank writes only into its own. */
@@ -157,14 +164,17 @@ class RankMemory {
     Atomics.store(this.words, FLAG_CLOSED, 1);
   }
 
-  failure(): string | null {
+  failure(): Failure | null {
     const flag = Atomics.load(this.words, FLAG_FAILED);
-    return flag === 0 ? null : new TextDecoder().decode(this.message.slice(0, flag - 1));
+    if (flag === 0) return null;
+    const how = new TextDecoder().decode(this.message.slice(0, flag - 1));
+    return { culprit: Atomics.load(this.words, CULPRIT), how };
   }
 
-  markFailed(text: string): void {
+  markFailed({ culprit, how }: Failure): void {
     if (Atomics.load(this.words, FLAG_FAILED) !== 0) return;
-    const { written } = new TextEncoder().encodeInto(text, this.message);
+    const { written } = new TextEncoder().encodeInto(how, this.message);
+    Atomics.store(this.words, CULPRIT, culprit);
     Atomics.store(this.words, FLAG_FAILED, 1 + written);
   }
 
@@ -225,7 +235,7 @@ class SharedTransport implements Transport {
   }
 
   fail(message: string): void {
-    this.memories[this.rank].markFailed(message);
+    this.memories[this.rank].markFailed({ culprit: this.rank, how: message });
   }
 
   close(): void {
@@ -266,14 +276,25 @@ class SharedTransport implements Transport {
     if (this.closed) return end(closedError(awaited));
     for (const [peer, memory] of this.memories.entries()) {
       const failure = peer === this.rank ? null : memory.failure();
-      if (failure !== null) return end(peerLostError(peer, failure));
+      if (failure !== null) return end(this.lost(failure));
     }
     if (ready()) return end();
     const peer = awaited.peer();
     if (this.memories[peer].isClosed() && !ready()) {
-      return end(peerLostError(peer, `it left the group before the ${awaited.what} of ${awaited.region}.`));
+      return end(
+        this.lost({ culprit: peer, how: `it left the group before the ${awaited.what} of ${awaited.region}.` }),
+      );
     }
     return false;
+  }
+
+  /**
+   * The error of a loss. It is passed on first: this rank will end because of it, and a peer that then finds two ranks
+   * gone must not blame the wrong one.
+   */
+  private lost(failure: Failure): StudioError {
+    this.memories[this.rank].markFailed(failure);
+    return peerLostError(failure.culprit, failure.how);
   }
 
   private schedule(): void {
@@ -299,16 +320,18 @@ class SharedTransport implements Transport {
     for (const waiter of [...this.waiters]) {
       // What the dead one did while it lived counts, so look once more after it was found dead.
       if (this.visit(waiter)) continue;
-      if (dead !== undefined && dead >= 0)
-        waiter.settle(peerLostError(dead, `its process ${this.processOf(dead)} has ended.`));
-      else if (now - waiter.since > this.timeoutMs) waiter.settle(timeoutError(waiter.awaited, this.timeoutMs));
+      if (dead !== undefined && dead >= 0) {
+        waiter.settle(this.lost({ culprit: dead, how: `its process ${this.processOf(dead)} has ended.` }));
+      } else if (now - waiter.since > this.timeoutMs) {
+        waiter.settle(timeoutError(waiter.awaited, this.timeoutMs));
+      }
     }
     if (this.waiters.size > 0) this.schedule();
   }
 }
 
 /** What a rank tells its peers in the run's folder: where its memory is, or that it has none and through whom. */
-type Announcement = Offer | { readonly failure: string; readonly culprit: number };
+type Announcement = Offer | { readonly failure: Failure };
 
 interface Offer {
   readonly pid: number;
@@ -395,10 +418,9 @@ class Rendezvous {
   async giveUp(error: Error): Promise<void> {
     const { rank } = this.options;
     const lost = error instanceof StudioError && error.code === 'peer-lost' ? error.details : null;
-    const culprit = lost ? Number(lost.rank) : rank;
-    const failure = lost ? String(lost.message) : error.message;
-    if (culprit === rank) this.memories[rank]?.markFailed(failure);
-    await this.announce({ failure, culprit }).catch(() => {
+    const failure = { culprit: lost ? Number(lost.rank) : rank, how: lost ? String(lost.message) : error.message };
+    this.memories[rank]?.markFailed(failure);
+    await this.announce({ failure }).catch(() => {
       // The folder is gone or full: the peers' own limits of time hold.
     });
   }
@@ -410,7 +432,8 @@ class Rendezvous {
       if (answer !== null) return answer;
       for (const other of this.peers) {
         const said = await this.readAnnouncement(other);
-        if (said && 'failure' in said) throw peerLostError(said.culprit, said.failure);
+        const failure = said && 'failure' in said ? said.failure : this.memories[other]?.failure();
+        if (failure) throw peerLostError(failure.culprit, failure.how);
         if (this.memories[other]?.isClosed()) throw peerLostError(other, 'it left while the others still came.');
       }
       for (const other of this.peers) {
