@@ -187,6 +187,8 @@ const GLOBALS: ReadonlyMap<string, PickleGlobal> = new Map<string, PickleGlobal>
   ['_codecs.encode', encodeLatin1],
   ['builtins.set', makeSet],
   ['__builtin__.set', makeSet],
+  ['builtins.frozenset', makeSet],
+  ['__builtin__.frozenset', makeSet],
   ['builtins.bytearray', makeBytes],
   ['__builtin__.bytearray', makeBytes],
 ]);

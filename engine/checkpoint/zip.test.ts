@@ -1,0 +1,258 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { StudioError } from '../errors.ts';
+import { bytesSource, memorySink } from './byte-source.ts';
+import { crc32 } from './crc32.ts';
+import { openZip, openZipEntry, readZipEntry, verifyZipEntry } from './zip-reader.ts';
+import { ZipWriter, zipBytes } from './zip-writer.ts';
+
+type Records = ReadonlyMap<string, Uint8Array>;
+
+async function zipOf(records: Records): Promise<Uint8Array<ArrayBuffer>> {
+  const sink = memorySink();
+  const zip = new ZipWriter(sink);
+  for (const [name, data] of records) await zip.record({ name, bytes: data.length }, [data]);
+  const bytes = await zip.finish();
+  expect(bytes).toBe(sink.bytes().length);
+  return sink.bytes();
+}
+
+async function readAll(file: Uint8Array): Promise<Map<string, Uint8Array>> {
+  const archive = await openZip(bytesSource('test.zip', file));
+  const out = new Map<string, Uint8Array>();
+  for (const entry of archive.entries.values()) out.set(entry.name, await readZipEntry(archive, entry, 1e9));
+  return out;
+}
+
+async function failure(file: Uint8Array): Promise<StudioError> {
+  const error = await readAll(file).then(
+    () => new Error('it was read'),
+    (reason) => reason,
+  );
+  if (!(error instanceof StudioError)) throw error;
+  return error;
+}
+
+const text = (value: string): Uint8Array => new TextEncoder().encode(value);
+const sizes = (records: Records) => [...records].map(([name, data]) => ({ name, bytes: data.length }));
+const SAMPLE: Records = new Map([
+  ['archive/data.pkl', text('hello')],
+  ['archive/data/0', Uint8Array.from({ length: 300 }, (_, i) => i & 0xff)],
+  ['archive/data/1', new Uint8Array(0)],
+  ['archive/version', text('3\n')],
+]);
+
+/** A zip file by hand, with sizes in the local headers, as Python's zipfile writes it. */
+async function handMade(records: { name: string; data: Uint8Array<ArrayBuffer>; deflate?: boolean; claim?: number }[]) {
+  const parts: Uint8Array[] = [];
+  const directory: Uint8Array[] = [];
+  let offset = 0;
+  for (const { name, data, deflate = false, claim = data.length } of records) {
+    const packed = deflate ? await deflated(data) : data;
+    const common = new DataView(new ArrayBuffer(26));
+    common.setUint16(4, deflate ? 8 : 0, true);
+    common.setUint32(10, crc32(data), true);
+    common.setUint32(14, packed.length, true);
+    common.setUint32(18, claim, true);
+    common.setUint16(22, text(name).length, true);
+    const fields = new Uint8Array(common.buffer);
+    const local = [text('PK\x03\x04'), fields, text(name), packed];
+    const tail = new DataView(new ArrayBuffer(14));
+    tail.setUint32(10, offset, true);
+    directory.push(text('PK\x01\x02'), new Uint8Array(2), fields, new Uint8Array(tail.buffer), text(name));
+    parts.push(...local);
+    offset += local.reduce((sum, part) => sum + part.length, 0);
+  }
+  const end = new DataView(new ArrayBuffer(18));
+  end.setUint16(4, records.length, true);
+  end.setUint16(6, records.length, true);
+  end.setUint32(
+    8,
+    directory.reduce((sum, part) => sum + part.length, 0),
+    true,
+  );
+  end.setUint32(12, offset, true);
+  return Uint8Array.from(
+    [...parts, ...directory, text('PK\x05\x06'), new Uint8Array(end.buffer)].flatMap((part) => [...part]),
+  );
+}
+
+async function deflated(data: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+  const stream = new Blob([data]).stream().pipeThrough(new CompressionStream('deflate-raw'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+describe('writing', () => {
+  test('records come back as they were, and the size was known ahead', async () => {
+    const name = fc.string({ minLength: 1, maxLength: 30, unit: fc.constantFrom('a', 'B', '7', '.', '_', 'é', '/') });
+    const records = fc
+      .array(
+        fc.tuple(
+          name.filter((n) => !n.startsWith('/') && !n.split('/').includes('..')),
+          fc.uint8Array({ maxLength: 200 }),
+        ),
+      )
+      .map((entries) => new Map(entries));
+    await fc.assert(
+      fc.asyncProperty(records, async (map) => {
+        const file = await zipOf(map);
+        expect(zipBytes(sizes(map))).toBe(file.length);
+        const back = await readAll(file);
+        expect([...back.keys()]).toEqual([...map.keys()]);
+        for (const [key, data] of map) expect([...back.get(key)!]).toEqual([...data]);
+      }),
+      { numRuns: 150, seed: 3 },
+    );
+  });
+
+  test('data begins at multiples of 64', async () => {
+    const file = await zipOf(SAMPLE);
+    const data = SAMPLE.get('archive/data/0')!;
+    const at = Buffer.from(file).indexOf(data);
+    expect(at % 64).toBe(0);
+  });
+
+  test('more records than a 16-bit count holds', async () => {
+    const records = new Map(Array.from({ length: 70_000 }, (_, i) => [`a/${i}`, new Uint8Array(0)]));
+    const archive = await openZip(bytesSource('many.zip', await zipOf(records)));
+    expect(archive.entries.size).toBe(70_000);
+  });
+
+  test('a record of another length than announced, or twice, is an error', async () => {
+    const zip = () => new ZipWriter(memorySink());
+    await expect(zip().record({ name: 'a', bytes: 3 }, [text('ab')])).rejects.toThrow(/announced as 3 bytes and got 2/);
+    await expect(zip().record({ name: 'a', bytes: 3 }, [text('abcd')])).rejects.toThrow(
+      /announced as 3 bytes and got 4/,
+    );
+    const twice = zip();
+    await twice.record({ name: 'a', bytes: 0 }, []);
+    await expect(twice.record({ name: 'a', bytes: 0 }, [])).rejects.toThrow(/twice/);
+  });
+
+  test('sizes beyond 4 GiB: 64-bit fields where they are needed', () => {
+    const GiB = 1024 ** 3;
+    const small = zipBytes([{ name: 'a/data/0', bytes: 1024 }]);
+    const large = zipBytes([{ name: 'a/data/0', bytes: 5 * GiB }]);
+    // 20 more in the directory (two sizes), 8 more in the descriptor; the local ones vanish in the padding.
+    expect(large - small).toBe(5 * GiB - 1024 + 20 + 8);
+    const second =
+      zipBytes([
+        { name: 'a/data/0', bytes: 5 * GiB },
+        { name: 'a/data/1', bytes: 64 },
+      ]) - large;
+    expect(second).toBe(64 + 64 + 24 + 46 + 8 + 12 + padding(large, small));
+  });
+});
+
+/** The second record starts where the first one ended, which shifts its padding. */
+function padding(large: number, small: number): number {
+  expect(small).toBeLessThan(large);
+  const firstEnd = 64 + 5 * 1024 ** 3 + 24;
+  const headerBytes = 30 + 8 + 20 + 4;
+  return ((64 - ((firstEnd + headerBytes) % 64)) % 64) + headerBytes - 64;
+}
+
+describe('reading', () => {
+  test('stored and deflated records without alignment, as other programs write them', async () => {
+    const long = text('all work and no play '.repeat(5000)) as Uint8Array<ArrayBuffer>;
+    const back = await readAll(
+      await handMade([
+        { name: 'x/a', data: long, deflate: true },
+        { name: 'x/b', data: long },
+      ]),
+    );
+    expect(back.get('x/a')).toEqual(long);
+    expect(back.get('x/b')).toEqual(long);
+  });
+
+  test('a comment after the end', async () => {
+    const file = await zipOf(SAMPLE);
+    const comment = text('PK\x05\x06 not the end');
+    const out = new Uint8Array(file.length + comment.length);
+    out.set(file);
+    out.set(comment, file.length);
+    new DataView(out.buffer).setUint16(file.length - 2, comment.length, true);
+    expect([...(await readAll(out)).keys()]).toEqual([...SAMPLE.keys()]);
+  });
+
+  test('a stored record can be read anywhere without the rest', async () => {
+    const archive = await openZip(bytesSource('test.zip', await zipOf(SAMPLE)));
+    const content = await openZipEntry(archive, archive.entries.get('archive/data/0')!);
+    expect([...(await content.read(250, 3))]).toEqual([250, 251, 252]);
+    expect(() => content.read(299, 2)).toThrow(/cut short/);
+  });
+
+  test('cut anywhere it is a typed error', async () => {
+    const file = await zipOf(SAMPLE);
+    for (let length = 0; length < file.length; length++) {
+      expect((await failure(file.subarray(0, length))).code).toBe('bad-file');
+    }
+  });
+
+  test('a flipped bit in the data is found by the CRC; one anywhere else gives a typed error or the right bytes', async () => {
+    const file = await zipOf(SAMPLE);
+    const at = Buffer.from(file).indexOf(SAMPLE.get('archive/data/0')!);
+    for (let bit = 0; bit < file.length * 8; bit++) {
+      const flipped = file.slice();
+      flipped[bit >> 3] ^= 1 << (bit & 7);
+      const result = await readAll(flipped).catch((error) => error);
+      const inData = bit >> 3 >= at && bit >> 3 < at + 300;
+      if (result instanceof Map) {
+        expect(inData).toBe(false);
+        for (const [name, data] of result) if (SAMPLE.has(name)) expect(data).toEqual(SAMPLE.get(name));
+      } else expect((result as StudioError).code).toBe('bad-file');
+    }
+  });
+
+  test('verifying reads in pieces and finds the same', async () => {
+    const file = await zipOf(SAMPLE);
+    const archive = await openZip(bytesSource('test.zip', file));
+    for (const entry of archive.entries.values()) await verifyZipEntry(archive, entry);
+    file[Buffer.from(file).indexOf(SAMPLE.get('archive/data/0')!) + 7] ^= 1;
+    const flipped = await openZip(bytesSource('test.zip', file));
+    await expect(verifyZipEntry(flipped, flipped.entries.get('archive/data/0')!)).rejects.toThrow(
+      /archive\/data\/0 has changed/,
+    );
+  });
+
+  test('a record that claims more, or less, than it unpacks to', async () => {
+    const data = new Uint8Array(1000);
+    const make = (claim: number) => handMade([{ name: 'x/a', data, deflate: true, claim }]);
+    expect((await failure(await make(2000))).message).toMatch(/1000 bytes instead of the 2000/);
+    expect((await failure(await make(999))).message).toMatch(/more than the 999 bytes/);
+    expect((await failure(await make(4_000_000_000))).message).toMatch(/more than the file can hold/);
+  });
+
+  test('a stored record that claims four billion bytes', async () => {
+    const file = await handMade([{ name: 'x/a', data: new Uint8Array(8), claim: 4_000_000_000 }]);
+    expect((await failure(file)).code).toBe('bad-file');
+  });
+
+  test.each(['../evil', '/etc/passwd', 'a/../../b', 'C:/x', 'a\\b', ''])(
+    'the name %j does not leave its folder',
+    async (name) => {
+      const file = await handMade([{ name, data: new Uint8Array(1) }]);
+      expect((await failure(file)).message).toMatch(/leaves its folder/);
+    },
+  );
+
+  test('the same name twice', async () => {
+    const data = new Uint8Array(1);
+    expect(
+      (
+        await failure(
+          await handMade([
+            { name: 'x', data },
+            { name: 'x', data },
+          ]),
+        )
+      ).message,
+    ).toMatch(/there twice/);
+  });
+
+  test('a content larger than the caller wants', async () => {
+    const archive = await openZip(bytesSource('test.zip', await zipOf(SAMPLE)));
+    const entry = archive.entries.get('archive/data/0')!;
+    await expect(readZipEntry(archive, entry, 299)).rejects.toMatchObject({ code: 'too-large' });
+  });
+});
