@@ -1,0 +1,221 @@
+import { attend, type DropoutSite, projectQkv } from '../ops/attention/attend.ts';
+import { nllLoss } from '../ops/cross-entropy/nll-loss.ts';
+import { drop } from '../ops/dropout/drop.ts';
+import { embed } from '../ops/embedding/embed.ts';
+import type { Graph, Value } from '../ops/graph.ts';
+import { addNormalize, normalize } from '../ops/layer-norm/normalize.ts';
+import { linear } from '../ops/linear/linear.ts';
+import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
+
+export interface DemoTransformerConfig {
+  readonly vocabSize: number;
+  readonly ninp: number;
+  readonly nhead: number;
+  readonly nhid: number;
+  readonly nlayers: number;
+  readonly dropout: number;
+}
+
+const LAYER_NORM_EPS = 1e-5;
+
+/**
+ * Lightning's demo Transformer (lightning.pytorch.demos.Transformer) over torch.nn.Transformer, quirks included: the
+ * positional encoding adds the single row p = T to every position, source and target share one embedding, only the
+ * decoder's self-attention is masked, and the target is both the decoder's input and the label.
+ */
+export function demoTransformer(c: DemoTransformerConfig): Model {
+  return {
+    modules: modules(c),
+    parameters: parameters(c),
+    blockClasses: ['TransformerEncoderLayer', 'TransformerDecoderLayer'],
+    vocabSize: c.vocabSize,
+    trace: (graph, shape, context) => new Trace(graph, c, shape, context).run(),
+  };
+}
+
+/** Row `position` of the sinusoidal table of D columns, computed in float64. */
+export function positionalRow(position: number, D: number): Float32Array<ArrayBuffer> {
+  const row = new Float32Array(D);
+  for (let i = 0; i < D; i += 2) {
+    const angle = position * Math.exp((-i * Math.log(10_000)) / D);
+    row[i] = Math.sin(angle);
+    row[i + 1] = Math.cos(angle);
+  }
+  return row;
+}
+
+function modules(c: DemoTransformerConfig): ModuleSpec[] {
+  const list: ModuleSpec[] = [
+    { path: '', className: 'Transformer' },
+    { path: 'pos_encoder', className: 'PositionalEncoding' },
+    { path: 'embedding', className: 'Embedding' },
+    { path: 'transformer', className: 'Transformer' },
+  ];
+  const leaf = (path: string, className: string) => list.push({ path, className });
+  const attention = (path: string) => {
+    leaf(path, 'MultiheadAttention');
+    leaf(`${path}.out_proj`, 'NonDynamicallyQuantizableLinear');
+  };
+  for (const [side, layerClass, norms] of [
+    ['encoder', 'TransformerEncoderLayer', 2],
+    ['decoder', 'TransformerDecoderLayer', 3],
+  ] as const) {
+    const stack = `transformer.${side}`;
+    leaf(stack, side === 'encoder' ? 'TransformerEncoder' : 'TransformerDecoder');
+    leaf(`${stack}.layers`, 'ModuleList');
+    for (let i = 0; i < c.nlayers; i++) {
+      const layer = `${stack}.layers.${i}`;
+      leaf(layer, layerClass);
+      attention(`${layer}.self_attn`);
+      if (side === 'decoder') attention(`${layer}.multihead_attn`);
+      leaf(`${layer}.linear1`, 'Linear');
+      leaf(`${layer}.linear2`, 'Linear');
+      for (let n = 1; n <= norms; n++) leaf(`${layer}.norm${n}`, 'LayerNorm');
+    }
+    leaf(`${stack}.norm`, 'LayerNorm');
+  }
+  leaf('decoder', 'Linear');
+  return list;
+}
+
+const zeros: Init = { kind: 'constant', value: 0 };
+const ones: Init = { kind: 'constant', value: 1 };
+const uniform = (bound: number): Init => ({ kind: 'uniform', bound });
+
+/** Xavier's bound for a matrix [out, in] (torch.nn.init.xavier_uniform_, gain 1). */
+const xavier = ([out, input]: readonly number[]) => uniform(Math.sqrt(6 / (input + out)));
+
+function parameters(c: DemoTransformerConfig): ParameterSpec[] {
+  const { ninp: D, nhid: H, vocabSize: V } = c;
+  const list: ParameterSpec[] = [];
+  const add = (name: string, shape: number[], init: Init) => list.push({ name, shape, init });
+  const matrix = (name: string, shape: number[]) => add(name, shape, xavier(shape));
+  const attention = (path: string) => {
+    matrix(`${path}.in_proj_weight`, [3 * D, D]);
+    add(`${path}.in_proj_bias`, [3 * D], zeros);
+    matrix(`${path}.out_proj.weight`, [D, D]);
+    add(`${path}.out_proj.bias`, [D], zeros);
+  };
+  const norm = (path: string) => {
+    add(`${path}.weight`, [D], ones);
+    add(`${path}.bias`, [D], zeros);
+  };
+  add('embedding.weight', [V, D], { kind: 'normal', std: 1 });
+  for (const [side, norms] of [
+    ['encoder', 2],
+    ['decoder', 3],
+  ] as const) {
+    for (let i = 0; i < c.nlayers; i++) {
+      const layer = `transformer.${side}.layers.${i}`;
+      attention(`${layer}.self_attn`);
+      if (side === 'decoder') attention(`${layer}.multihead_attn`);
+      matrix(`${layer}.linear1.weight`, [H, D]);
+      add(`${layer}.linear1.bias`, [H], uniform(1 / Math.sqrt(D)));
+      matrix(`${layer}.linear2.weight`, [D, H]);
+      add(`${layer}.linear2.bias`, [D], uniform(1 / Math.sqrt(H)));
+      for (let n = 1; n <= norms; n++) norm(`${layer}.norm${n}`);
+    }
+    norm(`transformer.${side}.norm`);
+  }
+  add('decoder.weight', [V, D], uniform(1 / Math.sqrt(D)));
+  add('decoder.bias', [V], uniform(1 / Math.sqrt(D)));
+  return list;
+}
+
+/** One forward pass being written down. */
+class Trace {
+  private sites = 0;
+
+  constructor(
+    private readonly g: Graph,
+    private readonly c: DemoTransformerConfig,
+    private readonly shape: BatchShape,
+    private readonly context: TraceContext,
+  ) {}
+
+  run(): void {
+    const { g, c, shape } = this;
+    const { vocabSize: V, ninp: D } = c;
+    const rows = shape.batch * shape.tokens;
+    const input = g.batch('input', [rows]);
+    const target = g.batch('target', [rows]);
+    const weight = g.parameter('embedding.weight', [V, D]);
+    const position = g.constant(`pos_encoder.row ${shape.tokens}`, [D], positionalRow(shape.tokens, D));
+    const embedded = (tokens: Value, name: string) =>
+      g.within('embedding', () =>
+        drop(g, embed(g, tokens, weight, position, Math.sqrt(D), name), this.site(), `${name}.drop`),
+      );
+    const source = embedded(input, 'source');
+    const memory = this.stack('encoder', source, null);
+    const decoded = this.stack('decoder', embedded(target, 'target'), memory);
+    g.within('decoder', () => {
+      // Rows of the logits start on 16 bytes.
+      const rowStride = Math.ceil(V / 4) * 4;
+      const head = g.parameter('decoder.weight', [V, D]);
+      const logits = linear(g, decoded, head, g.parameter('decoder.bias', [V]), { name: 'logits', rowStride });
+      nllLoss(g, logits, target, V, 1, true);
+    });
+  }
+
+  private stack(side: 'encoder' | 'decoder', first: Value, memory: Value | null): Value {
+    let x = first;
+    for (let i = 0; i < this.c.nlayers; i++) {
+      const path = `transformer.${side}.layers.${i}`;
+      x = this.g.within(path, () => (memory ? this.decoderLayer(path, x, memory) : this.encoderLayer(path, x)));
+    }
+    const path = `transformer.${side}.norm`;
+    return this.g.within(path, () => normalize(this.g, x, this.norm(path), 'out'));
+  }
+
+  private encoderLayer(path: string, x: Value): Value {
+    const attended = this.attention(`${path}.self_attn`, x, x, false, 'self_attn');
+    const h = this.residual(attended, x, `${path}.norm1`, 'norm1');
+    return this.residual(this.feedForward(path, h), h, `${path}.norm2`, 'norm2');
+  }
+
+  private decoderLayer(path: string, x: Value, memory: Value): Value {
+    const attended = this.attention(`${path}.self_attn`, x, x, true, 'self_attn');
+    const h1 = this.residual(attended, x, `${path}.norm1`, 'norm1');
+    const crossed = this.attention(`${path}.multihead_attn`, h1, memory, false, 'multihead_attn');
+    const h2 = this.residual(crossed, h1, `${path}.norm2`, 'norm2');
+    return this.residual(this.feedForward(path, h2), h2, `${path}.norm3`, 'norm3');
+  }
+
+  private attention(path: string, query: Value, memory: Value, causal: boolean, name: string): Value {
+    const { g, c, shape } = this;
+    const D = c.ninp;
+    const weight = g.parameter(`${path}.in_proj_weight`, [3 * D, D]);
+    const qkv = projectQkv(g, query, memory, weight, g.parameter(`${path}.in_proj_bias`, [3 * D]), `${name}.qkv`);
+    const heads = { ...shape, heads: c.nhead, headDim: D / c.nhead, causal };
+    const mixed = attend(g, qkv, heads, this.site(), `${name}.heads`);
+    const outWeight = g.parameter(`${path}.out_proj.weight`, [D, D]);
+    return linear(g, mixed, outWeight, g.parameter(`${path}.out_proj.bias`, [D]), { name: `${name}.out` });
+  }
+
+  private feedForward(path: string, x: Value): Value {
+    const { g, c } = this;
+    const weight = (name: string, shape: number[]) => g.parameter(`${path}.${name}`, shape);
+    const [D, H] = [c.ninp, c.nhid];
+    const hidden = linear(g, x, weight('linear1.weight', [H, D]), weight('linear1.bias', [H]), {
+      name: 'hidden',
+      relu: true,
+    });
+    const kept = drop(g, hidden, this.site(), 'hidden.drop');
+    return linear(g, kept, weight('linear2.weight', [D, H]), weight('linear2.bias', [D]), { name: 'feed_forward' });
+  }
+
+  private residual(branch: Value, x: Value, path: string, name: string): Value {
+    return addNormalize(this.g, drop(this.g, branch, this.site(), `${name}.drop`), x, this.norm(path), name);
+  }
+
+  private norm(path: string) {
+    const D = this.c.ninp;
+    const weight = this.g.parameter(`${path}.weight`, [D]);
+    return { weight, bias: this.g.parameter(`${path}.bias`, [D]), eps: LAYER_NORM_EPS };
+  }
+
+  /** Each place where the model drops has its own random numbers. */
+  private site(): DropoutSite {
+    return { dropout: this.c.dropout, seed: this.context.seed, site: this.sites++, rank: this.context.rank };
+  }
+}

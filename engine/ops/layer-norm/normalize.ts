@@ -1,0 +1,71 @@
+import { add } from '../add/add.ts';
+import { elementsOf, type Graph, type Value } from '../graph.ts';
+import { layerNorm } from './layer-norm.ts';
+import { layerNormGrad } from './layer-norm-grad.ts';
+import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
+import { layerNormResidual } from './layer-norm-residual.ts';
+
+export interface NormWeights {
+  readonly weight: Value;
+  readonly bias: Value;
+  readonly eps: number;
+}
+
+/** LayerNorm over the last dimension of x [R, D], as torch.nn.LayerNorm: biased variance, eps inside the root. */
+export function normalize(g: Graph, x: Value, { weight, bias, eps }: NormWeights, name: string): Value {
+  const { R, D, y, stats } = outputs(g, x, weight, name);
+  g.emit(layerNorm, [x, weight, bias, y, stats], { R, D, eps });
+  g.gradientRule(y, () => {
+    const dy = g.gradientOf(y);
+    weightGradients(g, { dy, s: x, stats, weight, bias, R, D });
+    const dx = g.gradientTarget(x);
+    g.emit(layerNormGrad, [dy, x, stats, weight, dx.value], { R, D, accumulate: dx.accumulate ? 1 : 0 });
+  });
+  return y;
+}
+
+/**
+ * LayerNorm(x + residual), the post-norm step of a transformer layer, in one kernel. Both inputs have the same gradient,
+ * that of their sum: it is computed once and shared.
+ */
+export function addNormalize(
+  g: Graph,
+  x: Value,
+  residual: Value,
+  { weight, bias, eps }: NormWeights,
+  name: string,
+): Value {
+  const { R, D, y, stats } = outputs(g, x, weight, name);
+  const sum = g.activation(`${name}.sum`, [R, D]);
+  g.emit(layerNormResidual, [x, residual, weight, bias, sum, y, stats], { R, D, eps });
+  g.gradientRule(y, () => {
+    const dy = g.gradientOf(y);
+    weightGradients(g, { dy, s: sum, stats, weight, bias, R, D });
+    const ds = g.workspace(`${name}.sum.grad`, [R, D]);
+    g.emit(layerNormGrad, [dy, sum, stats, weight, ds], { R, D, accumulate: 0 });
+    for (const input of [x, residual]) {
+      if (g.hasGradient(input)) g.emit(add, [g.gradientTarget(input).value, ds], { n: R * D });
+      else g.shareGradient(input, ds);
+    }
+  });
+  return y;
+}
+
+function outputs(g: Graph, x: Value, weight: Value, name: string) {
+  const [D] = weight.shape;
+  const R = elementsOf(x.shape) / D;
+  return { R, D, y: g.activation(name, [R, D]), stats: g.activation(`${name}.stats`, [R, 2]) };
+}
+
+function weightGradients(
+  g: Graph,
+  n: { dy: Value; s: Value; stats: Value; weight: Value; bias: Value; R: number; D: number },
+): void {
+  const dWeight = g.parameterGradient(n.weight);
+  const dBias = g.parameterGradient(n.bias);
+  g.emit(layerNormGradWeight, [n.dy, n.s, n.stats, dWeight.value, dBias.value], {
+    R: n.R,
+    D: n.D,
+    accumulate: dWeight.accumulate ? 1 : 0,
+  });
+}

@@ -1,0 +1,106 @@
+import { columnSum } from '../column-sum/column-sum.ts';
+import { elementsOf, type Graph, type Value } from '../graph.ts';
+import { matmulNN, matmulNTBias, matmulTN } from '../matmul/matmul.ts';
+import { reluGrad } from '../relu-grad/relu-grad.ts';
+
+export interface LinearOptions {
+  readonly name: string;
+  readonly relu?: boolean;
+  /** Distance of two rows of the output, when they are padded. */
+  readonly rowStride?: number;
+}
+
+/**
+ * y = x·Wᵀ + b, then max(0, ·) if `relu`. x [R, K], W [N, K], b [N] → y [R, N] (rows `rowStride` apart).
+ * Gradients: dW = dyᵀ·x, db = Σ rows of dy, dx = dy·W, as torch.nn.functional.linear has them; dx last, so that the
+ * weight's last use ends the rule.
+ */
+export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: LinearOptions): Value {
+  const [N, K] = weight.shape;
+  const R = elementsOf(x.shape) / K;
+  const stride = options.rowStride ?? N;
+  const y = g.activation(options.name, [R, stride]);
+  g.emit(matmulNTBias, [x, weight, y, bias], {
+    M: R,
+    N,
+    K,
+    aOffset: 0,
+    lda: K,
+    bOffset: 0,
+    ldb: K,
+    cOffset: 0,
+    ldc: stride,
+    accumulate: 0,
+    biasOffset: 0,
+    relu: options.relu ? 1 : 0,
+  });
+  g.gradientRule(y, () => {
+    const dy = g.gradientOf(y);
+    if (options.relu) g.emit(reluGrad, [y, dy], { n: R * stride });
+    linearGradients(g, { x, dy, weight, bias, R, firstRow: 0, rows: N, stride, column: 0 });
+    inputGradient(g, { x, dy, weight, R, firstRow: 0, rows: N, stride, column: 0 });
+  });
+  return y;
+}
+
+/** A block of rows of a weight applied to one input: columns `column` … `column + rows` of dy belong to it. */
+export interface LinearBlock {
+  readonly x: Value;
+  readonly dy: Value;
+  readonly weight: Value;
+  readonly R: number;
+  readonly firstRow: number;
+  readonly rows: number;
+  readonly stride: number;
+  readonly column: number;
+}
+
+/** dW and db of a whole weight. */
+function linearGradients(g: Graph, block: LinearBlock & { bias: Value }): void {
+  const dW = g.parameterGradient(block.weight);
+  weightGradient(g, block, dW);
+  const db = g.parameterGradient(block.bias);
+  g.emit(columnSum, [block.dy, db.value], {
+    R: block.R,
+    C: block.rows,
+    xOffset: block.column,
+    ldx: block.stride,
+    outOffset: 0,
+    accumulate: db.accumulate ? 1 : 0,
+  });
+}
+
+/** Rows `firstRow` … of dW (+)= dyᵀ·x. */
+export function weightGradient(g: Graph, b: LinearBlock, dW: { value: Value; accumulate: boolean }): void {
+  const K = b.weight.shape[1];
+  g.emit(matmulTN, [b.dy, b.x, dW.value], {
+    M: b.rows,
+    N: K,
+    K: b.R,
+    aOffset: b.column,
+    lda: b.stride,
+    bOffset: 0,
+    ldb: K,
+    cOffset: b.firstRow * K,
+    ldc: K,
+    accumulate: dW.accumulate ? 1 : 0,
+  });
+}
+
+/** dx (+)= dy·W over the block's rows of W. */
+export function inputGradient(g: Graph, b: LinearBlock): void {
+  const K = b.weight.shape[1];
+  const dx = g.gradientTarget(b.x);
+  g.emit(matmulNN, [b.dy, b.weight, dx.value], {
+    M: b.R,
+    N: K,
+    K: b.rows,
+    aOffset: b.column,
+    lda: b.stride,
+    bOffset: b.firstRow * K,
+    ldb: K,
+    cOffset: 0,
+    ldc: K,
+    accumulate: dx.accumulate ? 1 : 0,
+  });
+}

@@ -1,0 +1,122 @@
+import { StudioError } from '../errors.ts';
+import type { Kernel, Params } from '../ops/kernel.ts';
+import type { AdapterProfile } from './profile.ts';
+import type {
+  Action,
+  Category,
+  Dispatch,
+  Lane,
+  Range,
+  Region,
+  Space,
+  StepKind,
+  StepPhase,
+  Tensor,
+} from './schedule.ts';
+
+/** A step before the lifetime and wait passes. */
+export interface DraftStep {
+  readonly kind: StepKind;
+  readonly lane: Lane;
+  readonly phase: StepPhase;
+  readonly label: string;
+  readonly unit: string;
+  readonly visit: number;
+  readonly action: Action;
+  /** For `free`: the tensors that end here. */
+  readonly releases: readonly number[];
+  /** Steps that must be done before this one beyond what the data demands (limiter, on-demand gathers). */
+  readonly after: readonly number[];
+}
+
+/** The growing schedule of one rank: tensors, steps in listed order, mailbox regions. */
+export class Draft {
+  readonly tensors: Tensor[] = [];
+  readonly steps: DraftStep[] = [];
+  readonly regions: Region[] = [];
+  /** How often each ring of regions has been used; see collectives.ts. */
+  readonly ringUses = new Map<string, number>();
+  private visitCount = 0;
+  private readonly staging = new Map<string, { tensor: Tensor & { bytes: number }; uses: number }[]>();
+
+  constructor(
+    readonly rank: number,
+    readonly world: number,
+    readonly profile: AdapterProfile,
+  ) {}
+
+  /** A device tensor that lives from its first to its last use in a step. */
+  tensor(name: string, bytes: number, category: Category): Tensor {
+    return this.add({ name, bytes, category, space: 'device', state: false });
+  }
+
+  /** A device tensor filled once, before step 0. */
+  constant(name: string, bytes: number, contents: NonNullable<Tensor['contents']>): Tensor {
+    return this.add({ name, bytes, category: 'workspace', space: 'device', state: true, contents });
+  }
+
+  /** A device tensor that is kept from step to step. */
+  state(name: string, bytes: number, category: Category): Tensor {
+    return this.add({ name, bytes, category, space: 'device', state: true });
+  }
+
+  /** A range of the next staging slot of that direction; two slots take turns, so that one fills while the other drains. */
+  stagingSlot(space: Exclude<Space, 'device'>, purpose: string, slots: number, bytes: number): Range {
+    const key = `${space} ${purpose}`;
+    let ring = this.staging.get(key);
+    if (!ring) {
+      ring = Array.from({ length: slots }, (_, i) => ({
+        tensor: this.add({
+          name: `staging.${purpose}.${space}.${i}`,
+          bytes: 0,
+          category: 'staging',
+          space,
+          state: false,
+        }),
+        uses: 0,
+      }));
+      this.staging.set(key, ring);
+    }
+    const slot = ring.reduce((least, s) => (s.uses < least.uses ? s : least));
+    slot.uses++;
+    slot.tensor.bytes = Math.max(slot.tensor.bytes, bytes);
+    return { tensor: slot.tensor.id, offsetBytes: 0, bytes };
+  }
+
+  region(name: string, bytes: number, readsPerPublication: number): number {
+    return this.regions.push({ name, bytes, readsPerPublication }) - 1;
+  }
+
+  /** Starts a new visit: steps that the compute lane submits together. */
+  nextVisit(): number {
+    return this.visitCount++;
+  }
+
+  dispatch(kernel: Kernel, operands: readonly Range[], params: Params): Dispatch {
+    const tiled = !this.profile.software && kernel.tiled !== undefined && kernel.tiled.fits(params);
+    return { kernel, operands, params, tiled };
+  }
+
+  /** Lists a step; returns its id. */
+  list(step: Omit<DraftStep, 'releases' | 'after'> & Partial<Pick<DraftStep, 'releases' | 'after'>>): number {
+    return this.steps.push({ releases: [], after: [], ...step }) - 1;
+  }
+
+  /** All of a tensor. */
+  whole(tensor: Tensor): Range {
+    return { tensor: tensor.id, offsetBytes: 0, bytes: tensor.bytes };
+  }
+
+  /** Elements to which a range is aligned so that a kernel can bind it. */
+  alignElements(): number {
+    const bytes = Math.max(16, this.profile.offsetAlignmentBytes);
+    if (bytes % 4) throw new StudioError('internal', `an offset alignment of ${bytes} bytes is not whole elements`);
+    return bytes / 4;
+  }
+
+  private add<T extends Omit<Tensor, 'id'>>(tensor: T): T & { id: number; bytes: number } {
+    const made = { ...tensor, id: this.tensors.length };
+    this.tensors.push(made);
+    return made;
+  }
+}

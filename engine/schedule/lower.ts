@@ -1,0 +1,277 @@
+import type { OptimizerConfig } from '../config.ts';
+import { StudioError } from '../errors.ts';
+import { CONTROL_ELEMENTS, CONTROL_HOST_ELEMENTS } from '../ops/control.ts';
+import { bytesOf, type Call, elementsOf, type Role, type Value } from '../ops/graph.ts';
+import { allReduce, gather, publishShard, reduceScatter } from './collectives.ts';
+import { Draft } from './draft.ts';
+import { listOptimizer } from './optimizer-steps.ts';
+import type { AdapterProfile } from './profile.ts';
+import type { Category, Range, Tensor } from './schedule.ts';
+import { type StoredGroup, storeGroups } from './storage.ts';
+import type { Gather, StrategyPlan } from './strategies/strategy.ts';
+import type { UnitProgram, Visit } from './unit-program.ts';
+
+export interface LowerInput {
+  readonly program: UnitProgram;
+  readonly strategy: StrategyPlan;
+  readonly optimizer: OptimizerConfig;
+  readonly stopOnNonFinite: boolean;
+  /** Optimizer steps of the run: how far the table of bias corrections reaches. */
+  readonly steps: number;
+  readonly rank: number;
+  readonly world: number;
+  readonly profile: AdapterProfile;
+}
+
+export interface Lowered {
+  readonly draft: Draft;
+  readonly groups: readonly StoredGroup[];
+  readonly control: Tensor;
+}
+
+/**
+ * Lists the steps of one rank in the one total order: batch, shards to the peers, then visit by visit with the gathers,
+ * frees and reductions that the strategy decided, then norm and optimizer, then the report. Lifetimes, memory and waits
+ * are later passes.
+ */
+export function lower(input: LowerInput): Lowered {
+  const draft = new Draft(input.rank, input.world, input.profile);
+  const groups = storeGroups(draft, input.program.model, input.strategy, input.optimizer);
+  const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
+  const body = new Body(input, draft, groups, control);
+  body.list();
+  listOptimizer({ ...input, draft, groups, control, reduced: body.reduced });
+  draft.list({
+    kind: 'download',
+    lane: 'host',
+    phase: 'optimizer',
+    label: 'report',
+    unit: 'root',
+    visit: draft.nextVisit(),
+    action: {
+      type: 'report',
+      control: draft.whole(control),
+      staging: draft.stagingSlot('download', 'report', 2, CONTROL_ELEMENTS * 4),
+      region: draft.region('report', CONTROL_ELEMENTS * 4, 1),
+    },
+  });
+  return { draft, groups, control };
+}
+
+const categoryOfRole: Readonly<Record<Exclude<Role, 'parameter' | 'parameter-gradient' | 'control'>, Category>> = {
+  activation: 'activations',
+  workspace: 'workspace',
+  batch: 'workspace',
+  constant: 'workspace',
+};
+
+/** Forward and backward of one rank being listed. */
+class Body {
+  /** What the optimizer reads of each group: its reduced gradients. */
+  readonly reduced: Tensor[] = [];
+  private readonly tensors = new Map<number, Tensor>();
+  private readonly gradients: (Tensor | undefined)[] = [];
+  /** Where kernels find each group's parameters now. */
+  private readonly current: Range[];
+  private readonly regions: (readonly number[] | undefined)[] = [];
+  private readonly gathered: Tensor[] = [];
+  /** For each gather, the step that frees it. */
+  private readonly freeSteps: number[] = [];
+  private readonly place = new Map<string, { group: number; offsetBytes: number }>();
+  private lastComputeStep = 0;
+
+  constructor(
+    private readonly input: LowerInput,
+    private readonly draft: Draft,
+    private readonly groups: readonly StoredGroup[],
+    control: Tensor,
+  ) {
+    this.tensors.set(input.program.control.id, control);
+    this.current = groups.map((g) => draft.whole(g.parameters));
+    groups.forEach(({ layout }, group) => {
+      for (const s of layout.segments) this.place.set(s.name, { group, offsetBytes: s.fullOffset * 4 });
+    });
+  }
+
+  list(): void {
+    const { visits } = this.input.program;
+    this.listFeed();
+    this.listShardPublications();
+    visits.forEach((visit, v) => {
+      this.listGathers(v, false);
+      this.listReductions(v - 1);
+      this.listGathers(v, true);
+      this.listVisit(visit, v);
+    });
+    this.listReductions(visits.length - 1);
+  }
+
+  private listFeed(): void {
+    const { draft } = this;
+    const batch = (name: string) => {
+      const value = this.input.program.values.find((v) => v.role === 'batch' && v.name === name);
+      if (!value) throw new StudioError('internal', `the model reads no batch tensor ${name}`);
+      return this.rangeOf(value);
+    };
+    draft.list({
+      kind: 'upload',
+      lane: 'host',
+      phase: 'forward',
+      label: 'batch',
+      unit: 'root',
+      visit: draft.nextVisit(),
+      action: {
+        type: 'feed',
+        input: batch('input'),
+        target: batch('target'),
+        control: { ...this.rangeOf(this.input.program.control), bytes: CONTROL_HOST_ELEMENTS * 4 },
+      },
+    });
+  }
+
+  /** Shards do not change within a step: each is published once, and every gather reads that. */
+  private listShardPublications(): void {
+    const { gathers } = this.input.strategy;
+    for (const { group } of gathers) {
+      if (this.regions[group]) continue;
+      const { group: unit, parameters, sharding } = this.groups[group];
+      const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;
+      const reads = gathers.filter((g) => g.group === group).length;
+      this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), sharding!, reads);
+    }
+  }
+
+  private listGathers(visit: number, afterReductions: boolean): void {
+    this.input.strategy.gathers.forEach((g, index) => {
+      if (g.issueBeforeVisit === visit && g.afterReductions === afterReductions) this.listGather(g, index);
+    });
+  }
+
+  private listGather(g: Gather, index: number): void {
+    const { draft } = this;
+    const { group, layout, parameters, sharding } = this.groups[g.group];
+    const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
+    this.gathered[index] = target;
+    gather(
+      draft,
+      {
+        kind: 'all-gather',
+        unit: group.name,
+        phase: g.name === 'backward' ? 'backward' : 'forward',
+        name: `${group.name} ${g.name}`,
+      },
+      {
+        source: draft.whole(parameters),
+        target: draft.whole(target),
+        sharding: sharding!,
+        regions: this.regions[g.group]!,
+        after: [
+          ...(g.afterVisitBefore ? [this.lastComputeStep] : []),
+          ...(g.afterFreeOf === null ? [] : [this.freeSteps[g.afterFreeOf]]),
+        ],
+      },
+    );
+  }
+
+  private listVisit(visit: Visit, v: number): void {
+    const open = this.input.strategy.gathers
+      .map((g, index) => ({ g, index }))
+      .filter(({ g }) => g.firstVisit <= v && v <= g.lastVisit);
+    for (const { g, index } of open) this.current[g.group] = this.draft.whole(this.gathered[index]);
+    const number = this.draft.nextVisit();
+    const ending = open
+      .filter(({ g }) => g.lastVisit === v)
+      .map(({ g, index }) => ({ index, after: lastUse(visit, this.groups[g.group]) }));
+    visit.calls.forEach((call, position) => {
+      this.listCall(call, visit, number);
+      for (const { index, after } of ending) if (after === position) this.listFree(index, visit, number);
+    });
+  }
+
+  private listCall(call: Call, { phase, unit }: Visit, visit: number): void {
+    const { draft } = this;
+    const operands = call.operands.map((value) => this.rangeOf(value));
+    this.lastComputeStep = draft.list({
+      kind: 'compute',
+      lane: 'compute',
+      phase,
+      label: call.kernel.name,
+      unit: this.input.program.units[unit].name,
+      visit,
+      action: { type: 'dispatch', dispatch: draft.dispatch(call.kernel, operands, call.params) },
+    });
+  }
+
+  private listFree(index: number, { phase }: Visit, visit: number): void {
+    const unit = this.groups[this.input.strategy.gathers[index].group].group.name;
+    this.freeSteps[index] = this.draft.list({
+      kind: 'free',
+      lane: 'compute',
+      phase,
+      label: `free ${unit}`,
+      unit,
+      visit,
+      action: { type: 'free' },
+      releases: [this.gathered[index].id],
+    });
+  }
+
+  /** Reduces the groups whose gradients are complete after that visit. */
+  private listReductions(visit: number): void {
+    this.groups.forEach((stored, index) => {
+      if (stored.group.reduceAfterVisit === visit) this.listReduction(stored, index);
+    });
+  }
+
+  private listReduction({ group, layout, sharding }: StoredGroup, index: number): void {
+    const { draft } = this;
+    const full = this.gradients[index];
+    if (!full) throw new StudioError('internal', `no kernel writes the gradients of ${group.name}`);
+    const name = { unit: group.name, phase: 'backward', name: `gradients ${group.name}` } as const;
+    if (this.input.strategy.sharded && sharding) {
+      const shard = draft.tensor(`gradients ${group.name}`, layout.shardElements * 4, 'gradients');
+      reduceScatter(
+        draft,
+        { ...name, kind: 'reduce-scatter' },
+        { full: draft.whole(full), target: draft.whole(shard), sharding },
+      );
+      this.reduced[index] = shard;
+      return;
+    }
+    this.reduced[index] = full;
+    if (!sharding) return;
+    const reduced = draft.tensor(`reduced ${group.name}`, sharding.shardElements * 4, 'workspace');
+    allReduce(draft, { ...name, kind: 'all-reduce' }, { full: draft.whole(full), reduced, sharding });
+  }
+
+  private rangeOf(value: Value): Range {
+    if (value.role === 'parameter' || value.role === 'parameter-gradient') {
+      const { group, offsetBytes } = this.place.get(value.role === 'parameter' ? value.name : value.parameter!)!;
+      const base = value.role === 'parameter' ? this.current[group] : this.draft.whole(this.gradientsOf(group));
+      return { tensor: base.tensor, offsetBytes: base.offsetBytes + offsetBytes, bytes: elementsOf(value.shape) * 4 };
+    }
+    let tensor = this.tensors.get(value.id);
+    if (!tensor && value.role !== 'control') {
+      const name = `${value.name} #${value.id}`;
+      tensor = value.data
+        ? this.draft.constant(value.name, bytesOf(value), value.data)
+        : this.draft.tensor(name, bytesOf(value), categoryOfRole[value.role]);
+      this.tensors.set(value.id, tensor);
+    }
+    return this.draft.whole(tensor!);
+  }
+
+  /** The gradients of a group as backward writes them, before any reduction. */
+  private gradientsOf(group: number): Tensor {
+    const { group: unit, layout } = this.groups[group];
+    const name = `${this.input.strategy.sharded ? 'whole gradients' : 'gradients'} ${unit.name}`;
+    this.gradients[group] ??= this.draft.tensor(name, layout.fullElements * 4, 'gradients');
+    return this.gradients[group];
+  }
+}
+
+/** Position in the visit of the last call that uses a parameter of the group. */
+function lastUse(visit: Visit, { group }: StoredGroup): number {
+  const own = new Set(group.parameters);
+  return visit.calls.findLastIndex((call) => call.operands.some((o) => o.role === 'parameter' && own.has(o.name)));
+}

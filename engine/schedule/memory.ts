@@ -1,0 +1,186 @@
+import { StudioError } from '../errors.ts';
+import type { Life } from './lifetimes.ts';
+import type { AdapterProfile } from './profile.ts';
+import {
+  CATEGORIES,
+  type Category,
+  dispatches,
+  type Schedule,
+  type Space,
+  type Step,
+  type Tensor,
+} from './schedule.ts';
+
+/** A GPUBuffer that a rank holds from before step 0 to the end. */
+export interface Slab {
+  readonly bytes: number;
+  readonly space: Space | 'uniform';
+}
+
+/** Where a tensor lies. */
+export interface Placement {
+  readonly slab: number;
+  readonly offsetBytes: number;
+}
+
+export type BytesByCategory = Record<Category, number>;
+
+/** The memory of one rank. */
+export interface MemoryPlan {
+  readonly slabs: readonly Slab[];
+  /** Bytes of all slabs. */
+  readonly reservedBytes: number;
+  /** Where each program's tensors lie, by tensor id. A tensor that no step touches has no place. */
+  readonly placements: readonly (readonly Placement[])[];
+  /** Offset of each program's first dispatch in the uniform slab, which is the last one. */
+  readonly uniformOffsets: readonly number[];
+}
+
+/** A compiled step before it has its memory: one for each batch shape of a run. */
+export interface Program {
+  readonly tensors: readonly Tensor[];
+  readonly lives: readonly Life[];
+  readonly dispatchCount: number;
+}
+
+/** Bytes of one dispatch's slot in the uniform slab: WebGPU's guaranteed alignment of uniform bindings. */
+export const UNIFORM_SLOT_BYTES = 256;
+
+/**
+ * Gives every tensor its place. State lies at the bottom and is shared, by name, by the programs of all batch shapes; above
+ * it each program's other tensors are packed by interval over the whole step, across categories: largest first, each at the
+ * lowest offset that no tensor alive at the same time occupies. Staging slots and the uniforms of the dispatches are
+ * buffers of their own. Throws StudioError `out-of-memory`, naming the tensor, when one binding is over the adapter's limit.
+ */
+export function packMemory(programs: readonly Program[], profile: AdapterProfile): MemoryPlan {
+  const align = Math.max(16, profile.offsetAlignmentBytes);
+  const capacity = Math.floor(profile.maxBufferBytes / align) * align;
+  const slabEnds: number[] = [];
+  const placeIn = (busy: readonly Interval[], bytes: number): Interval => {
+    const from = lowestGap(busy, roundUp(bytes, align), capacity);
+    const to = from + roundUp(bytes, align);
+    const slab = Math.floor(from / capacity);
+    slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, to - slab * capacity);
+    return { from, to };
+  };
+  for (const { tensors } of programs) for (const t of tensors) if (t.space === 'device') refuseTooLarge(t, profile);
+
+  const state = new Map<string, Interval>();
+  const stateOrder: Interval[] = [];
+  for (const t of programs.flatMap((p) => p.tensors.filter((x) => x.space === 'device' && x.state))) {
+    if (state.has(t.name)) continue;
+    const interval = placeIn(stateOrder, t.bytes);
+    stateOrder.push(interval);
+    state.set(t.name, interval);
+  }
+  const stateEnd = stateOrder.reduce((end, s) => Math.max(end, s.to), 0);
+  const floor: Interval[] = stateEnd ? [{ from: 0, to: stateEnd }] : [];
+
+  const intervals = programs.map((program) => packPassing(program, floor, placeIn));
+  const slabs: Slab[] = Array.from(slabEnds, (bytes) => ({ bytes: bytes ?? 0, space: 'device' as const }));
+  const staging = new Map<string, number>();
+  for (const { tensors, lives } of programs)
+    for (const t of tensors) {
+      if (t.space === 'device' || lives[t.id].first < 0) continue;
+      const known = staging.get(t.name);
+      if (known === undefined) staging.set(t.name, slabs.push({ bytes: roundUp(t.bytes, 16), space: t.space }) - 1);
+      else slabs[known] = { ...slabs[known], bytes: Math.max(slabs[known].bytes, roundUp(t.bytes, 16)) };
+    }
+  const placements = programs.map(({ tensors }, p) =>
+    tensors.map((t): Placement => {
+      if (t.space !== 'device') return { slab: staging.get(t.name) ?? -1, offsetBytes: 0 };
+      const from = (t.state ? state.get(t.name) : intervals[p].get(t.id))?.from ?? -1;
+      return { slab: Math.floor(from / capacity), offsetBytes: from < 0 ? 0 : from % capacity };
+    }),
+  );
+  const uniformOffsets: number[] = [];
+  let uniformBytes = 0;
+  for (const { dispatchCount } of programs) {
+    uniformOffsets.push(uniformBytes);
+    uniformBytes += dispatchCount * UNIFORM_SLOT_BYTES;
+  }
+  slabs.push({ bytes: uniformBytes, space: 'uniform' });
+  return { slabs, placements, uniformOffsets, reservedBytes: slabs.reduce((sum, s) => sum + s.bytes, 0) };
+}
+
+/** Packs the tensors that live within the step, above `floor`. */
+function packPassing(
+  { tensors, lives }: Program,
+  floor: readonly Interval[],
+  placeIn: (busy: readonly Interval[], bytes: number) => Interval,
+): Map<number, Interval> {
+  const passing = tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
+  passing.sort((a, b) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id);
+  const placed: { interval: Interval; life: Life }[] = [];
+  const byTensor = new Map<number, Interval>();
+  for (const tensor of passing) {
+    const life = lives[tensor.id];
+    const busy = placed.filter((p) => p.life.first <= life.last && life.first <= p.life.last).map((p) => p.interval);
+    const interval = placeIn([...floor, ...busy.sort((a, b) => a.from - b.from)], tensor.bytes);
+    placed.push({ interval, life });
+    byTensor.set(tensor.id, interval);
+  }
+  return byTensor;
+}
+
+interface Interval {
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Lowest offset of a gap of `bytes` between busy intervals in ascending order, not straddling a slab's end. */
+function lowestGap(busy: readonly Interval[], bytes: number, capacity: number): number {
+  const fits = (offset: number) => {
+    const slabEnd = (Math.floor(offset / capacity) + 1) * capacity;
+    return offset + bytes <= slabEnd ? offset : slabEnd;
+  };
+  let offset = fits(0);
+  for (const { from, to } of busy) {
+    if (offset + bytes <= from) return offset;
+    offset = fits(Math.max(offset, to));
+  }
+  return offset;
+}
+
+function refuseTooLarge(tensor: Tensor, profile: AdapterProfile): void {
+  if (tensor.bytes <= Math.min(profile.maxBindingBytes, profile.maxBufferBytes)) return;
+  throw new StudioError(
+    'out-of-memory',
+    `${tensor.name} has ${tensor.bytes} bytes, and ${profile.name} binds at most ${profile.maxBindingBytes} at once. ` +
+      'Wrap smaller units (strategy.autoWrapPolicy), lower strategy.bucketCapMiB, or use a smaller batch',
+    { tensor: tensor.name, bytes: tensor.bytes, limitBytes: profile.maxBindingBytes },
+  );
+}
+
+export function roundUp(value: number, multiple: number): number {
+  return Math.ceil(value / multiple) * multiple;
+}
+
+/** What is live at each step, by category: tensors created and not yet freed, and those that the step itself touches. */
+export function liveBytes(schedule: Pick<Schedule, 'tensors' | 'steps'>): BytesByCategory[] {
+  const now = emptyCategories();
+  for (const t of schedule.tensors) if (t.state) now[t.category] += t.bytes;
+  const later: number[] = [];
+  return schedule.steps.map((step) => {
+    for (const id of later.splice(0)) now[schedule.tensors[id].category] -= schedule.tensors[id].bytes;
+    for (const id of step.creates) now[schedule.tensors[id].category] += schedule.tensors[id].bytes;
+    // What a `free` step frees is gone at that step; what another step frees it still touches.
+    const gone = step.action.type === 'free' ? step.frees : [];
+    for (const id of gone) now[schedule.tensors[id].category] -= schedule.tensors[id].bytes;
+    if (step.action.type !== 'free') later.push(...step.frees);
+    return { ...now };
+  });
+}
+
+export function emptyCategories(): BytesByCategory {
+  return Object.fromEntries(CATEGORIES.map((c) => [c, 0])) as BytesByCategory;
+}
+
+export function sumCategories(bytes: Readonly<BytesByCategory>): number {
+  return CATEGORIES.reduce((sum, c) => sum + bytes[c], 0);
+}
+
+/** Dispatches of one step of training: each has a slot in the uniform slab. */
+export function countDispatches(steps: readonly Pick<Step, 'action'>[]): number {
+  return steps.reduce((n, step) => n + dispatches(step.action).length, 0);
+}

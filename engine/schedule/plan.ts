@@ -1,0 +1,99 @@
+import type { ExperimentConfig } from '../config.ts';
+import { StudioError } from '../errors.ts';
+import { buildModel } from '../model/build-model.ts';
+import { type BatchShape, parameterCount } from '../model/model.ts';
+import { type CompiledRun, compileRun } from './compile.ts';
+import { estimate } from './cost.ts';
+import { type BytesByCategory, liveBytes, sumCategories } from './memory.ts';
+import type { AdapterProfile } from './profile.ts';
+import { CATEGORIES, type Lane, type StepKind, type StepPhase } from './schedule.ts';
+
+/** The most live bytes of a phase, where, and what they are. */
+export interface PhasePeak {
+  readonly phase: StepPhase;
+  readonly atStep: number;
+  readonly liveBytes: number;
+  readonly byCategory: BytesByCategory;
+}
+
+/** What a run will cost, known without running it. Every rank costs the same. */
+export interface Prediction {
+  readonly params: number;
+  readonly world: number;
+  /** Reserved: all buffers that a rank holds. */
+  readonly peakBytes: number;
+  /** Most live at any step, and its split. */
+  readonly liveBytes: number;
+  readonly byCategory: BytesByCategory;
+  readonly phases: readonly PhasePeak[];
+  /** For each step of the schedule, in listed order; `byCategory` in the order of CATEGORIES. */
+  readonly timeline: readonly {
+    readonly step: number;
+    readonly liveBytes: number;
+    readonly byCategory: readonly number[];
+  }[];
+  readonly steps: readonly {
+    readonly id: number;
+    readonly label: string;
+    readonly kind: StepKind;
+    readonly lane: Lane;
+    readonly unit: string;
+    readonly phase: StepPhase;
+  }[];
+  readonly estimateMs: number | null;
+}
+
+/** The batch shape of a corpus. Throws StudioError `invalid-config` for a batches file: its shapes are in the file. */
+export function shapeOfData(data: ExperimentConfig['data']): BatchShape {
+  if (data.kind === 'batches')
+    throw new StudioError('invalid-config', 'data.kind: the shapes of a batches file are known when it is read');
+  return { batch: data.batchSize, tokens: data.blockSize };
+}
+
+/**
+ * Plans a config: memory by category and phase, peak and where, time estimate. `vocabSize` is the data's, for a config
+ * that leaves it out; `shapes` those of a batches file. Throws StudioError as compileRun does.
+ */
+export function planExperiment(
+  config: ExperimentConfig,
+  profile: AdapterProfile,
+  vocabSize: number | null = null,
+  shapes: readonly BatchShape[] = [shapeOfData(config.data)],
+): Prediction {
+  const model = buildModel(config.model, vocabSize);
+  return predictionOf(compileRun({ config, model, shapes, rank: 0, profile }), profile);
+}
+
+/** The prediction for a compiled run; with several batch shapes, of the fullest. */
+export function predictionOf(run: CompiledRun, profile: AdapterProfile): Prediction {
+  const priced = run.steps.map((step) => {
+    const live = liveBytes(step.schedule);
+    const totals = live.map(sumCategories);
+    const peakAt = totals.indexOf(Math.max(...totals));
+    return { step, live, totals, peakAt };
+  });
+  const { step, live, totals, peakAt } = priced.reduce((a, b) => (b.totals[b.peakAt] > a.totals[a.peakAt] ? b : a));
+  const phases = (['forward', 'backward', 'optimizer'] as const).map((phase): PhasePeak => {
+    const own = step.schedule.steps.filter((s) => s.phase === phase);
+    const atStep = own.reduce((best, s) => (totals[s.id] > totals[best] ? s.id : best), own[0].id);
+    return { phase, atStep, liveBytes: totals[atStep], byCategory: live[atStep] };
+  });
+  return {
+    params: parameterCount(run.model),
+    world: run.world,
+    peakBytes: run.memory.reservedBytes,
+    liveBytes: totals[peakAt],
+    byCategory: live[peakAt],
+    phases,
+    timeline: live.map((bytes, i) => ({ step: i, liveBytes: totals[i], byCategory: CATEGORIES.map((c) => bytes[c]) })),
+    steps: step.schedule.steps.map(({ id, label, kind, lane, unit, phase }) => ({
+      id,
+      label,
+      kind,
+      lane,
+      unit,
+      phase,
+    })),
+    estimateMs: estimate(step.schedule, profile).totalSeconds * 1000,
+  };
+}

@@ -1,0 +1,84 @@
+/**
+ * What the planner has to know of an adapter: plain data, kept per adapter and sent to the form. The same config on two
+ * adapters with equal profiles has the same plan.
+ */
+export interface AdapterProfile {
+  readonly name: string;
+  readonly software: boolean;
+  /** Where a binding may start in a buffer. */
+  readonly offsetAlignmentBytes: number;
+  readonly maxBindingBytes: number;
+  readonly maxBufferBytes: number;
+  /** Most bytes that one staging slot holds. */
+  readonly stagingSlotBytes: number;
+  /** Rates of the roofline by which time is estimated. */
+  readonly flopsPerSecond: number;
+  readonly memoryBytesPerSecond: number;
+  readonly hostBytesPerSecond: number;
+  readonly dispatchSeconds: number;
+}
+
+const MiB = 2 ** 20;
+const GiB = 2 ** 30;
+
+export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
+  /** SwiftShader on two cores. */
+  software: {
+    name: 'software',
+    software: true,
+    offsetAlignmentBytes: 256,
+    maxBindingBytes: GiB,
+    maxBufferBytes: GiB,
+    stagingSlotBytes: 16 * MiB,
+    flopsPerSecond: 6e9,
+    memoryBytesPerSecond: 4e9,
+    hostBytesPerSecond: 4e9,
+    dispatchSeconds: 20e-6,
+  },
+  interpreter: {
+    name: 'interpreter',
+    software: true,
+    offsetAlignmentBytes: 256,
+    maxBindingBytes: 2 * GiB - 4,
+    maxBufferBytes: 2 * GiB - 4,
+    stagingSlotBytes: 16 * MiB,
+    flopsPerSecond: 1e9,
+    memoryBytesPerSecond: 2e9,
+    hostBytesPerSecond: 4e9,
+    dispatchSeconds: 1e-6,
+  },
+  /** One H200 through Dawn: figures measured with plain kernels. */
+  h200: {
+    name: 'NVIDIA H200',
+    software: false,
+    offsetAlignmentBytes: 16,
+    maxBindingBytes: 2 * GiB - 4,
+    maxBufferBytes: 32 * GiB,
+    stagingSlotBytes: 16 * MiB,
+    flopsPerSecond: 28e12,
+    memoryBytesPerSecond: 3.7e12,
+    hostBytesPerSecond: 10e9,
+    dispatchSeconds: 8e-6,
+  },
+};
+
+/** The part of GPUAdapter's limits that a profile needs. */
+export interface ProfileLimits {
+  readonly minStorageBufferOffsetAlignment: number;
+  readonly maxStorageBufferBindingSize: number;
+  readonly maxBufferSize: number;
+}
+
+/** A profile from what an adapter says of itself, with the rates of the nearest built-in one. */
+export function profileOf(adapter: { name: string; software: boolean; limits: ProfileLimits }): AdapterProfile {
+  const rates = adapter.software ? builtInProfiles.software : builtInProfiles.h200;
+  return {
+    ...rates,
+    name: adapter.name,
+    software: adapter.software,
+    // Uniforms share the slab of constants, so the larger of both alignments that WebGPU guarantees is not needed here.
+    offsetAlignmentBytes: adapter.limits.minStorageBufferOffsetAlignment,
+    maxBindingBytes: adapter.limits.maxStorageBufferBindingSize,
+    maxBufferBytes: Math.min(adapter.limits.maxBufferSize, 32 * GiB),
+  };
+}

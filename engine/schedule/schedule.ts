@@ -1,0 +1,172 @@
+import type { Access, Kernel, Params } from '../ops/kernel.ts';
+
+/**
+ * Everything one rank does in one step of training, as data. The executor runs it on a GPU, the interpreter in plain
+ * TypeScript, the planner prices it and the studio draws it. The list order is one total order, the same on every rank;
+ * each lane runs its own steps in that order, and `waits` are all that lanes have to observe of each other.
+ */
+
+export const CATEGORIES = [
+  'parameters',
+  'gathered',
+  'gradients',
+  'optimizer',
+  'activations',
+  'workspace',
+  'staging',
+] as const;
+/** What a tensor is for; memory is counted by these. */
+export type Category = (typeof CATEGORIES)[number];
+
+export type Lane = 'compute' | 'comm' | 'host';
+
+export type StepKind =
+  | 'compute'
+  | 'all-gather'
+  | 'reduce-scatter'
+  | 'all-reduce'
+  | 'free'
+  | 'upload'
+  | 'download'
+  | 'optimizer';
+
+export type StepPhase = 'forward' | 'backward' | 'optimizer';
+
+/** Where a tensor lives: in a device slab, or in a staging buffer of its own that the host maps. */
+export type Space = 'device' | 'upload' | 'download';
+
+export interface Tensor {
+  readonly id: number;
+  readonly name: string;
+  readonly bytes: number;
+  readonly category: Category;
+  readonly space: Space;
+  /** Kept from step to step: parameters, optimizer state, tables. All others live from first to last use in a step. */
+  readonly state: boolean;
+  /** For tensors filled once, before step 0. */
+  readonly contents?: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>;
+}
+
+/** A part of a tensor. */
+export interface Range {
+  readonly tensor: number;
+  readonly offsetBytes: number;
+  readonly bytes: number;
+}
+
+/** One kernel over ranges of tensors. */
+export interface Dispatch {
+  readonly kernel: Kernel;
+  readonly operands: readonly Range[];
+  readonly params: Params;
+  /** Which variant runs: part of the schedule, so that every rank runs the same. */
+  readonly tiled: boolean;
+}
+
+export type Action =
+  | { readonly type: 'dispatch'; readonly dispatch: Dispatch }
+  /** The host writes this step's batch and the host's scalars of the control tensor. */
+  | { readonly type: 'feed'; readonly input: Range; readonly target: Range; readonly control: Range }
+  /** Copies a tensor's range to the host and publishes it to the peers. `pack` prepares the range on the device. */
+  | {
+      readonly type: 'publish';
+      readonly pack: Dispatch | null;
+      readonly source: Range;
+      readonly staging: Range;
+      readonly region: number;
+    }
+  /** Takes `bytesPerPeer` of each peer's region, peers in rank order, to the device, then runs `place`. */
+  | {
+      readonly type: 'collect';
+      readonly region: number;
+      /** Byte offset in each peer's region, peers in rank order without this rank. */
+      readonly inboxOffsets: readonly number[];
+      readonly bytesPerPeer: number;
+      readonly staging: Range;
+      readonly received: Range;
+      readonly place: readonly Dispatch[];
+    }
+  /** The host reads the control tensor and exchanges the losses: the end of the step. */
+  | { readonly type: 'report'; readonly control: Range; readonly staging: Range; readonly region: number }
+  /** Nothing runs: the tensors' ranges may be used again. */
+  | { readonly type: 'free' };
+
+export interface Step {
+  readonly id: number;
+  readonly kind: StepKind;
+  readonly lane: Lane;
+  readonly phase: StepPhase;
+  /** What a person reads: the kernel, or the collective and its unit. */
+  readonly label: string;
+  /** Name of the unit (or bucket) that it serves. */
+  readonly unit: string;
+  /** Compute steps of one visit go to the device in one submit. Steps of other lanes have a visit each. */
+  readonly visit: number;
+  readonly action: Action;
+  /** Ids of tensors. A tensor created is written by this step; what is freed may be overwritten once the step is done. */
+  readonly reads: readonly number[];
+  readonly writes: readonly number[];
+  readonly creates: readonly number[];
+  readonly frees: readonly number[];
+  /** Ids of earlier steps of other lanes that must be done (submitted, and read by the host where it reads) before this. */
+  readonly waits: readonly number[];
+}
+
+/** A mailbox region that the schedule uses; see comm/mailbox.ts. */
+export interface Region {
+  readonly name: string;
+  readonly bytes: number;
+  readonly readsPerPublication: number;
+}
+
+export interface Schedule {
+  readonly rank: number;
+  readonly world: number;
+  readonly tensors: readonly Tensor[];
+  readonly steps: readonly Step[];
+  readonly regions: readonly Region[];
+}
+
+/** Every range that a step touches, with how. A partial write is a read as well: the rest stays. */
+export function touches(action: Action): readonly { range: Range; access: Access }[] {
+  switch (action.type) {
+    case 'dispatch':
+      return dispatchTouches(action.dispatch);
+    case 'feed':
+      return [
+        { range: action.input, access: 'write' },
+        { range: action.target, access: 'write' },
+        { range: action.control, access: 'read_write' },
+      ];
+    case 'publish':
+      return [
+        ...(action.pack ? dispatchTouches(action.pack) : []),
+        { range: action.source, access: 'read' },
+        { range: action.staging, access: 'write' },
+      ];
+    case 'collect':
+      return [
+        { range: action.staging, access: 'write' },
+        { range: action.received, access: 'write' },
+        ...action.place.flatMap(dispatchTouches),
+      ];
+    case 'report':
+      return [
+        { range: action.control, access: 'read' },
+        { range: action.staging, access: 'write' },
+      ];
+    case 'free':
+      return [];
+  }
+}
+
+function dispatchTouches(dispatch: Dispatch): { range: Range; access: Access }[] {
+  return dispatch.operands.map((range, i) => ({ range, access: dispatch.kernel.operands[i].access }));
+}
+
+/** The dispatches of a step, in order. */
+export function dispatches(action: Action): readonly Dispatch[] {
+  if (action.type === 'dispatch') return [action.dispatch];
+  if (action.type === 'publish') return action.pack ? [action.pack] : [];
+  return action.type === 'collect' ? action.place : [];
+}

@@ -1,0 +1,51 @@
+import { elementsOf } from '../../ops/graph.ts';
+import type { UnitProgram } from '../unit-program.ts';
+import { type Group, type StrategyPlan, visitsOf } from './strategy.ts';
+
+const MiB = 2 ** 20;
+/** The first bucket is small, so that reducing starts early (torch.nn.parallel.DistributedDataParallel). */
+const FIRST_BUCKET_BYTES = MiB;
+
+/**
+ * DDP: every rank keeps all parameters. Gradients are reduced in buckets of at most `bucketCapMiB` (a larger parameter
+ * has its own), in the order in which backward completes them, each as soon as its last gradient is there.
+ */
+export function ddp(program: UnitProgram, bucketCapMiB: number): StrategyPlan {
+  const shapes = new Map(program.model.parameters.map((p) => [p.name, p.shape]));
+  const groups: Group[] = [];
+  let open: string[] = [];
+  let openBytes = 0;
+  const close = () => {
+    if (open.length) groups.push(bucket(program, groups.length, open));
+    open = [];
+    openBytes = 0;
+  };
+  for (const name of completionOrder(program)) {
+    const bytes = 4 * elementsOf(shapes.get(name)!);
+    const cap = groups.length === 0 ? FIRST_BUCKET_BYTES : bucketCapMiB * MiB;
+    if (open.length && openBytes + bytes > cap) close();
+    open.push(name);
+    openBytes += bytes;
+  }
+  close();
+  return { sharded: false, groups, gathers: [] };
+}
+
+function bucket(program: UnitProgram, index: number, parameters: readonly string[]): Group {
+  const written = visitsOf(program, parameters, 'parameter-gradient');
+  return { name: `bucket ${index}`, parameters, reduceAfterVisit: written[written.length - 1] };
+}
+
+/** Parameters in the order of the last write of their gradient. */
+function completionOrder(program: UnitProgram): string[] {
+  const last = new Map<string, number>();
+  let position = 0;
+  for (const visit of program.visits)
+    for (const call of visit.calls) {
+      position++;
+      for (const operand of call.operands)
+        if (operand.role === 'parameter-gradient') last.set(operand.parameter!, position);
+    }
+  const order = program.model.parameters.map((p) => p.name).filter((name) => last.has(name));
+  return order.sort((a, b) => last.get(a)! - last.get(b)!);
+}
