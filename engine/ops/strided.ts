@@ -1,32 +1,33 @@
 import { WORKGROUP_THREADS } from './kernel.ts';
 
 /**
- * Element-wise kernels give a thread four elements, a workgroup's width apart: neighbouring threads touch neighbouring
- * elements, and what is read once per thread (control, tables) is shared by four.
+ * Element-wise kernels give a thread several elements, a workgroup's width apart: neighbouring threads touch neighbouring
+ * elements, and what is read once per thread (control, tables) is shared. Four keep a GPU busy at small sizes; a software
+ * adapter would like more.
  */
 export const ELEMENTS_PER_THREAD = 4;
-const BLOCK = WORKGROUP_THREADS * ELEMENTS_PER_THREAD;
 
 /** Threads that cover n elements with `stridedWgsl`. */
-export function stridedThreads(n: number): number {
-  return Math.ceil(n / BLOCK) * WORKGROUP_THREADS;
+export function stridedThreads(n: number, perThread: number = ELEMENTS_PER_THREAD): number {
+  return Math.ceil(n / (WORKGROUP_THREADS * perThread)) * WORKGROUP_THREADS;
 }
 
-/** WGSL: the first element of thread i is `strided(i)`, the next ones follow every STRIDE; all below the count are to be done. */
-export const stridedWgsl = `
+/** WGSL: thread i has the elements `stridedFirst(i)`, and on by STRIDE, below `stridedEnd(i)` and below the count. */
+export function stridedWgsl(perThread: number = ELEMENTS_PER_THREAD): string {
+  const block = WORKGROUP_THREADS * perThread;
+  return `
 const STRIDE = ${WORKGROUP_THREADS}u;
-fn strided(i: u32) -> u32 { return (i / STRIDE) * ${BLOCK}u + i % STRIDE; }
+fn stridedFirst(i: u32) -> u32 { return (i / STRIDE) * ${block}u + i % STRIDE; }
+fn stridedEnd(i: u32) -> u32 { return (i / STRIDE + 1u) * ${block}u; }
 `;
+}
 
-/** WGSL of a kernel that calls \`element(i)\`, declared in \`body\`, for each i below the count expression. */
+/** WGSL of a kernel that calls `element(e)`, declared in `body`, for each e below the count expression. */
 export function elementwiseWgsl(count: string, body: string): string {
-  return `${stridedWgsl}${body}
+  return `${stridedWgsl()}${body}
 fn kernel(i: u32) {
-  let first = strided(i);
-  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
-    let e = first + k * STRIDE;
-    if (e < ${count}) { element(e); }
-  }
+  let end = min(${count}, stridedEnd(i));
+  for (var e = stridedFirst(i); e < end; e += STRIDE) { element(e); }
 }
 `;
 }

@@ -1,6 +1,6 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { ELEMENTS_PER_THREAD, stridedThreads, stridedWgsl } from '../strided.ts';
+import { stridedThreads, stridedWgsl } from '../strided.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /**
@@ -50,16 +50,14 @@ export const adam: Kernel = {
       param[e] = value - (stepSize * moment) / (Math.sqrt(square) / sqrtCorrection2 + eps);
     }
   },
-  wgsl: `${stridedWgsl}${skipsUpdateWgsl}
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
 fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
   let lr = control[${CONTROL.lr}];
   let stepSize = lr / control[${CONTROL.biasCorrection1}];
   let sqrtCorrection2 = control[${CONTROL.sqrtBiasCorrection2}];
-  let first = strided(i);
-  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
-    let e = first + k * STRIDE;
-    if (e >= p.n) { break; }
+  let end = min(p.n, stridedEnd(i));
+  for (var e = stridedFirst(i); e < end; e += STRIDE) {
     var value = param[e];
     var gradient = g[e];
     if (p.decoupled == 1u) { value *= 1.0 - lr * p.weightDecay; } else { gradient += p.weightDecay * value; }

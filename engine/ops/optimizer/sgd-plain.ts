@@ -1,6 +1,6 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { elementwiseWgsl, stridedThreads } from '../strided.ts';
+import { stridedThreads, stridedWgsl } from '../strided.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /** One step of PyTorch's SGD without momentum on n elements. A step that is not finite, or comes after a halt, changes nothing. */
@@ -24,12 +24,12 @@ export const sgdPlain: Kernel = {
     const lr = control[CONTROL.lr];
     for (let e = 0; e < n; e++) param[e] -= lr * (g[e] + weightDecay * param[e]);
   },
-  wgsl: `${skipsUpdateWgsl}${elementwiseWgsl(
-    'p.n',
-    `
-fn element(e: u32) {
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
+fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
-  param[e] -= control[${CONTROL.lr}] * (g[e] + p.weightDecay * param[e]);
-}`,
-  )}`,
+  let lr = control[${CONTROL.lr}];
+  let end = min(p.n, stridedEnd(i));
+  for (var e = stridedFirst(i); e < end; e += STRIDE) { param[e] -= lr * (g[e] + p.weightDecay * param[e]); }
+}
+`,
 };

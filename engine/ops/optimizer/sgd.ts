@@ -1,6 +1,6 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { elementwiseWgsl, stridedThreads } from '../strided.ts';
+import { stridedThreads, stridedWgsl } from '../strided.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /**
@@ -36,18 +36,21 @@ export const sgd: Kernel = {
       param[e] -= lr * (nesterov === 1 ? gradient + momentum * velocity : velocity);
     }
   },
-  wgsl: `${skipsUpdateWgsl}${elementwiseWgsl(
-    'p.n',
-    `
-fn element(e: u32) {
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
+fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
-  let gradient = g[e] + p.weightDecay * param[e];
-  var velocity = gradient;
-  if (control[${CONTROL.t}] != 1.0) { velocity += p.momentum * buf[e]; }
-  buf[e] = velocity;
-  var change = velocity;
-  if (p.nesterov == 1u) { change = gradient + p.momentum * velocity; }
-  param[e] -= control[${CONTROL.lr}] * change;
-}`,
-  )}`,
+  let lr = control[${CONTROL.lr}];
+  let isFirst = control[${CONTROL.t}] == 1.0;
+  let end = min(p.n, stridedEnd(i));
+  for (var e = stridedFirst(i); e < end; e += STRIDE) {
+    let gradient = g[e] + p.weightDecay * param[e];
+    var velocity = gradient;
+    if (!isFirst) { velocity += p.momentum * buf[e]; }
+    buf[e] = velocity;
+    var change = velocity;
+    if (p.nesterov == 1u) { change = gradient + p.momentum * velocity; }
+    param[e] -= lr * change;
+  }
+}
+`,
 };

@@ -16,5 +16,5 @@ export const reluGrad: Kernel = {
     const [h, d] = views as [Float32Array, Float32Array];
     for (let i = 0; i < n; i++) if (h[i] <= 0) d[i] = 0;
   },
-  wgsl: elementwiseWgsl('p.n', '\nfn element(e: u32) {\n  if (h[e] <= 0.0) { d[e] = 0.0; }\n}'),
+  wgsl: elementwiseWgsl('p.n', '\nfn element(e: u32) { d[e] = select(d[e], 0.0, h[e] <= 0.0); }'),
 };

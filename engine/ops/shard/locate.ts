@@ -1,3 +1,4 @@
+import { stridedThreads, stridedWgsl } from '../strided.ts';
 import { SEGMENT_COLUMNS } from './layout.ts';
 
 /** A run of elements that a rank holds, contiguous in the range asked for and in the full unit. */
@@ -32,13 +33,21 @@ export function heldSpans(
   return spans;
 }
 
+/** Elements of a thread: enough to pay for finding the segment of the first. */
+const SHARD_ELEMENTS_PER_THREAD = 16;
+
+/** Threads that cover `count` elements with `walkShardWgsl`. */
+export function walkShardThreads(count: number): number {
+  return stridedThreads(count, SHARD_ELEMENTS_PER_THREAD);
+}
+
 /**
- * WGSL over an operand `table` and a parameter `segments`. `segmentOf(e)`: the segment of shard element e. `segmentFrom(s, e)`:
- * the same, known to be s or after it. `placeOf(s, e, rank)`: the index in the full unit of that element of a rank's shard,
- * NOWHERE if it is padding.
+ * WGSL over an operand `table` and the parameters `segments`, `begin` and `count`, declaring
+ * `fn walkShard(i: u32, rank: u32, context: u32)`, which thread i of `walkShardThreads(count)` calls: it calls
+ * `held(at, place, context)` for each of its elements that the rank holds, `place` its index in the full unit, and
+ * `padding(at, context)` for the others; `at` counts from `begin`.
  */
-export const locateWgsl = `
-const NOWHERE = 0xffffffffu;
+export const walkShardWgsl = `${stridedWgsl(SHARD_ELEMENTS_PER_THREAD)}
 fn segmentOf(e: u32) -> u32 {
   var low = 0u;
   var high = p.segments;
@@ -48,18 +57,24 @@ fn segmentOf(e: u32) -> u32 {
   }
   return low;
 }
-fn segmentFrom(known: u32, e: u32) -> u32 {
-  var s = known;
-  while (s + 1u < p.segments && table[(s + 1u) * ${SEGMENT_COLUMNS}u] <= e) { s++; }
-  return s;
-}
-fn placeOf(s: u32, e: u32, rank: u32) -> u32 {
-  let t = s * ${SEGMENT_COLUMNS}u;
-  let rows = table[t + 3u];
-  let first = min(rank * table[t + 1u], rows);
-  let rowLength = table[t + 2u];
-  let within = e - table[t];
-  if (within >= min(table[t + 1u], rows - first) * rowLength) { return NOWHERE; }
-  return table[t + 4u] + first * rowLength + within;
+fn walkShard(i: u32, rank: u32, context: u32) {
+  let last = p.begin + min(p.count, stridedEnd(i));
+  var e = p.begin + stridedFirst(i);
+  while (e < last) {
+    let s = segmentOf(e);
+    let t = s * ${SEGMENT_COLUMNS}u;
+    let shardOffset = table[t];
+    let chunkRows = table[t + 1u];
+    let rowLength = table[t + 2u];
+    let rows = table[t + 3u];
+    let first = min(rank * chunkRows, rows);
+    let heldEnd = min(last, shardOffset + min(chunkRows, rows - first) * rowLength);
+    var end = last;
+    if (s + 1u < p.segments) { end = min(last, table[t + ${SEGMENT_COLUMNS}u]); }
+    // May wrap below 0, and back when e is added.
+    let shift = table[t + 4u] + first * rowLength - shardOffset;
+    for (; e < heldEnd; e += STRIDE) { held(e - p.begin, e + shift, context); }
+    for (; e < end; e += STRIDE) { padding(e - p.begin, context); }
+  }
 }
 `;

@@ -1,6 +1,5 @@
 import type { Kernel } from '../kernel.ts';
-import { ELEMENTS_PER_THREAD, stridedThreads, stridedWgsl } from '../strided.ts';
-import { heldSpans, locateWgsl } from './locate.ts';
+import { heldSpans, walkShardThreads, walkShardWgsl } from './locate.ts';
 import { treeOrder } from './tree-order.ts';
 
 /** Ranks that the kernel can add. */
@@ -34,7 +33,7 @@ export const reduceTree: Kernel = {
     if (world > REDUCE_TREE_MAX_WORLD) {
       throw new RangeError(`reduce-tree adds at most ${REDUCE_TREE_MAX_WORLD} ranks, not ${world}`);
     }
-    return stridedThreads(count);
+    return walkShardThreads(count);
   },
   cost: ({ count, world, accumulate }) => ({
     flops: count * (world + accumulate),
@@ -64,7 +63,7 @@ export const reduceTree: Kernel = {
     }
   },
   // plus(a, b, r): a + b, where b is a sum that begins at rank r; just a where there is no such rank.
-  wgsl: `${stridedWgsl}${locateWgsl}
+  wgsl: `${walkShardWgsl}
 fn valueOf(rank: u32, at: u32, own: f32) -> f32 {
   if (rank >= world) { return 0.0; }
   if (rank == p.self_) { return own; }
@@ -74,27 +73,16 @@ fn plus(a: f32, b: f32, r: u32) -> f32 {
   if (r < world) { return a + b; }
   return a;
 }
-fn sumOf(at: u32, own: f32) -> f32 {
+fn reduce(at: u32, own: f32) {
   let s01 = plus(valueOf(0u, at, own), valueOf(1u, at, own), 1u);
   let s23 = plus(valueOf(2u, at, own), valueOf(3u, at, own), 3u);
   let s45 = plus(valueOf(4u, at, own), valueOf(5u, at, own), 5u);
   let s67 = plus(valueOf(6u, at, own), valueOf(7u, at, own), 7u);
-  return plus(plus(s01, s23, 2u), plus(s45, s67, 6u), 4u);
+  let mean = plus(plus(s01, s23, 2u), plus(s45, s67, 6u), 4u) * p.scale;
+  if (p.accumulate == 1u) { out[p.outOffset + at] += mean; } else { out[p.outOffset + at] = mean; }
 }
-fn kernel(i: u32) {
-  let first = strided(i);
-  if (first >= p.count) { return; }
-  var s = segmentOf(p.begin + first);
-  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
-    let at = first + k * STRIDE;
-    if (at >= p.count) { break; }
-    s = segmentFrom(s, p.begin + at);
-    let place = placeOf(s, p.begin + at, p.self_);
-    var own = 0.0;
-    if (place != NOWHERE) { own = full[place]; }
-    let mean = sumOf(at, own) * p.scale;
-    if (p.accumulate == 1u) { out[p.outOffset + at] += mean; } else { out[p.outOffset + at] = mean; }
-  }
-}
+fn held(at: u32, place: u32, context: u32) { reduce(at, full[place]); }
+fn padding(at: u32, context: u32) { reduce(at, 0.0); }
+fn kernel(i: u32) { walkShard(i, p.self_, 0u); }
 `,
 };

@@ -1,6 +1,5 @@
 import type { Kernel } from '../kernel.ts';
-import { ELEMENTS_PER_THREAD, stridedThreads, stridedWgsl } from '../strided.ts';
-import { heldSpans, locateWgsl } from './locate.ts';
+import { heldSpans, walkShardThreads, walkShardWgsl } from './locate.ts';
 
 /**
  * Cuts the full unit into what each other rank is to receive: slot after slot, in the order of the ranks without `self`,
@@ -21,7 +20,7 @@ export const shardPack: Kernel = {
     { name: 'ranks', type: 'u32' },
   ],
   constants: [],
-  threads: ({ count, ranks }) => ranks * stridedThreads(count),
+  threads: ({ count, ranks }) => ranks * walkShardThreads(count),
   cost: ({ count, ranks }) => ({ flops: 0, bytes: 8 * count * ranks }),
   run(views, { segments, begin, count, self, ranks }) {
     const [table, full, out] = views as [Uint32Array, Float32Array, Float32Array];
@@ -33,23 +32,14 @@ export const shardPack: Kernel = {
       }
     }
   },
-  wgsl: `${stridedWgsl}${locateWgsl}
+  // The context of an element is where its rank's slot begins.
+  wgsl: `${walkShardWgsl}
+fn held(at: u32, place: u32, slotStart: u32) { out[slotStart + at] = full[place]; }
+fn padding(at: u32, slotStart: u32) { out[slotStart + at] = 0.0; }
 fn kernel(i: u32) {
   let slotThreads = p.threads / p.ranks;
   let slot = i / slotThreads;
-  let rank = select(slot + 1u, slot, slot < p.self_);
-  let first = strided(i % slotThreads);
-  if (first >= p.count) { return; }
-  var s = segmentOf(p.begin + first);
-  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
-    let at = first + k * STRIDE;
-    if (at >= p.count) { break; }
-    s = segmentFrom(s, p.begin + at);
-    let place = placeOf(s, p.begin + at, rank);
-    var value = 0.0;
-    if (place != NOWHERE) { value = full[place]; }
-    out[slot * p.count + at] = value;
-  }
+  walkShard(i - slot * slotThreads, select(slot + 1u, slot, slot < p.self_), slot * p.count);
 }
 `,
 };

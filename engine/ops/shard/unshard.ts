@@ -1,6 +1,5 @@
 import type { Kernel } from '../kernel.ts';
-import { ELEMENTS_PER_THREAD, stridedThreads, stridedWgsl } from '../strided.ts';
-import { heldSpans, locateWgsl } from './locate.ts';
+import { heldSpans, walkShardThreads, walkShardWgsl } from './locate.ts';
 
 /**
  * Puts elements begin … begin + count − 1 of one rank's shard, found at source[sourceOffset], at their places in the full
@@ -21,7 +20,7 @@ export const unshard: Kernel = {
     { name: 'sourceOffset', type: 'u32' },
   ],
   constants: [],
-  threads: ({ count }) => stridedThreads(count),
+  threads: ({ count }) => walkShardThreads(count),
   cost: ({ count }) => ({ flops: 0, bytes: 8 * count }),
   run(views, { segments, begin, count, rank, sourceOffset }) {
     const [table, source, target] = views as [Uint32Array, Float32Array, Float32Array];
@@ -29,18 +28,9 @@ export const unshard: Kernel = {
       target.set(source.subarray(sourceOffset + at, sourceOffset + at + length), fullIndex);
     }
   },
-  wgsl: `${stridedWgsl}${locateWgsl}
-fn kernel(i: u32) {
-  let first = strided(i);
-  if (first >= p.count) { return; }
-  var s = segmentOf(p.begin + first);
-  for (var k = 0u; k < ${ELEMENTS_PER_THREAD}u; k++) {
-    let at = first + k * STRIDE;
-    if (at >= p.count) { break; }
-    s = segmentFrom(s, p.begin + at);
-    let place = placeOf(s, p.begin + at, p.rank);
-    if (place != NOWHERE) { target_[place] = source[p.sourceOffset + at]; }
-  }
-}
+  wgsl: `${walkShardWgsl}
+fn held(at: u32, place: u32, context: u32) { target_[place] = source[p.sourceOffset + at]; }
+fn padding(at: u32, context: u32) {}
+fn kernel(i: u32) { walkShard(i, p.rank, 0u); }
 `,
 };
