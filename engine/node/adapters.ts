@@ -130,6 +130,7 @@ function systemManifests(): string[] {
         '/etc',
         process.env.XDG_DATA_HOME || join(homedir(), '.local/share'),
         ...(process.env.XDG_DATA_DIRS || '/usr/local/share:/usr/share').split(':'),
+        '/usr/local/nvidia/share', // where container runtimes mount NVIDIA's driver
       ].map((folder) => join(folder, 'vulkan/icd.d'));
   const manifests = places.flatMap((place) => {
     if (place.endsWith('.json')) return [place];
