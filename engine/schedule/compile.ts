@@ -4,7 +4,7 @@ import { withLifetimes } from './lifetimes.ts';
 import { lower } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory } from './memory.ts';
 import type { AdapterProfile } from './profile.ts';
-import type { Schedule, Tensor } from './schedule.ts';
+import type { Region, Schedule, Tensor } from './schedule.ts';
 import type { StoredGroup } from './storage.ts';
 import { ddp } from './strategies/ddp.ts';
 import { fullShard } from './strategies/full-shard.ts';
@@ -35,6 +35,8 @@ export interface CompiledRun {
   readonly sharded: boolean;
   readonly steps: readonly CompiledStep[];
   readonly memory: MemoryPlan;
+  /** Mailbox regions; the same for every batch shape, since only parameters travel. */
+  readonly regions: readonly Region[];
 }
 
 export interface CompileInput {
@@ -88,7 +90,15 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     const uniformOffsetBytes = memory.uniformOffsets[i];
     return { shape, program, schedule, placements: memory.placements[i], uniformOffsetBytes, groups, control };
   });
-  return { rank, world, model, sharded: drafted[0].strategy.sharded, steps, memory };
+  return {
+    rank,
+    world,
+    model,
+    sharded: drafted[0].strategy.sharded,
+    steps,
+    memory,
+    regions: steps[0].schedule.regions,
+  };
 }
 
 /** Classes at which the step is cut: the wrap policy, or for DDP the model's own blocks. */

@@ -111,13 +111,6 @@ export function collectiveOrder({ world, steps, regions }: Schedule): string {
   return [`world ${world}`, ...lines].join('\n');
 }
 
-/** 32-bit FNV-1a of a text, for comparing what ranks agree on. */
-export function fnv1a(text: string): number {
-  let hash = 0x811c9dc5;
-  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
-  return hash >>> 0;
-}
-
 /** Throws StudioError `invalid-schedule` when the ranks' schedules do not meet in their collectives. */
 export function verifyRanks(schedules: readonly Schedule[]): void {
   const [first, ...others] = schedules.map(collectiveOrder);

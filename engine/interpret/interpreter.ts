@@ -1,0 +1,213 @@
+import type { Mailbox } from '../comm/mailbox.ts';
+import { meanInTree } from '../comm/reduce-tree.ts';
+import { StudioError } from '../errors.ts';
+import { CONTROL } from '../ops/control.ts';
+import type { View } from '../ops/kernel.ts';
+import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import { liveBytes, sumCategories } from '../schedule/memory.ts';
+import {
+  type MeasuredMemory,
+  outcomeOf,
+  type RankEngine,
+  type StepFeed,
+  type StepOutcome,
+} from '../schedule/rank-engine.ts';
+import { type Recorder, SET_UP } from '../schedule/recorder.ts';
+import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
+import { touches } from '../schedule/schedule.ts';
+
+export interface InterpreterOptions {
+  /** Files every touch, to measure memory. */
+  readonly recorder?: Recorder;
+  /** Fills what is freed with NaN, so that a use after it shows in the numbers. */
+  readonly poison?: boolean;
+}
+
+/**
+ * Runs one rank's schedule in plain TypeScript, step by step in listed order: the oracle of every kernel. It keeps to the
+ * memory plan as a GPU does: tensors are views at their planned offsets of the planned slabs.
+ */
+export class Interpreter implements RankEngine {
+  private readonly slabs: ArrayBuffer[];
+  private readonly peak: { liveBytes: number; byCategory: MeasuredMemory['byCategory'] };
+
+  constructor(
+    private readonly run: CompiledRun,
+    private readonly mailbox: Mailbox,
+    private readonly options: InterpreterOptions = {},
+  ) {
+    this.slabs = run.memory.slabs.map((slab) => new ArrayBuffer(slab.bytes));
+    for (const step of run.steps)
+      for (const { id, contents } of step.schedule.tensors)
+        if (contents) {
+          this.view(step, { tensor: id, offsetBytes: 0, bytes: contents.byteLength }, 'u32').set(
+            new Uint32Array(contents.buffer, contents.byteOffset, contents.length),
+          );
+          this.record(step, 0, SET_UP, { tensor: id, offsetBytes: 0, bytes: contents.byteLength });
+        }
+    const live = run.steps.flatMap((step) => liveBytes(step.schedule));
+    const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
+    this.peak = { liveBytes: sumCategories(byCategory), byCategory };
+  }
+
+  async write(
+    tensor: string,
+    offsetBytes: number,
+    data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
+  ): Promise<void> {
+    const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    this.view(step, range, data instanceof Float32Array ? 'f32' : 'u32').set(data);
+    this.record(step, 0, SET_UP, range);
+  }
+
+  async clear(tensor: string): Promise<void> {
+    const { step, range } = this.stateRange(tensor, 0, 0);
+    const whole = { ...range, bytes: step.schedule.tensors[range.tensor].bytes };
+    this.view(step, whole, 'u32').fill(0);
+    this.record(step, 0, SET_UP, whole);
+  }
+
+  async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
+    const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
+    return (this.view(step, range, 'f32') as Float32Array<ArrayBuffer>).slice();
+  }
+
+  start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
+    const outcome = this.runStep(feed);
+    return { submitted: outcome.then(() => undefined), outcome };
+  }
+
+  memory(): MeasuredMemory {
+    const { reservedBytes } = this.run.memory;
+    return { currentBytes: reservedBytes, peakBytes: reservedBytes, ...this.peak, allocRetries: 0, ooms: 0 };
+  }
+
+  async close(): Promise<void> {
+    this.mailbox.close();
+  }
+
+  private async runStep(feed: StepFeed): Promise<StepOutcome> {
+    const compiled = this.run.steps[feed.shapeIndex];
+    let outcome: StepOutcome | null = null;
+    for (const step of compiled.schedule.steps) {
+      for (const { range } of touches(step.action)) this.record(compiled, feed.step, step.id, range);
+      outcome = (await this.runAction(compiled, step, feed)) ?? outcome;
+      if (this.options.poison) this.poison(compiled, step.frees);
+    }
+    if (!outcome) throw new StudioError('internal', 'the schedule has no report step');
+    return outcome;
+  }
+
+  private async runAction(compiled: CompiledStep, { action }: Step, feed: StepFeed): Promise<StepOutcome | null> {
+    const { mailbox } = this;
+    switch (action.type) {
+      case 'dispatch':
+        this.dispatch(compiled, action.dispatch);
+        return null;
+      case 'feed': {
+        this.view(compiled, action.input, 'u32').set(feed.input);
+        this.view(compiled, action.target, 'u32').set(feed.target);
+        this.view(compiled, action.control, 'f32')[CONTROL.lr] = feed.lr;
+        this.view(compiled, action.control, 'u32')[CONTROL.step] = feed.step;
+        return null;
+      }
+      case 'publish': {
+        if (action.pack) this.dispatch(compiled, action.pack);
+        await mailbox.beginWrite(action.region);
+        mailbox.outbox(action.region).set(this.bytes(compiled, action.source));
+        mailbox.publish(action.region);
+        return null;
+      }
+      case 'collect': {
+        const received = this.bytes(compiled, action.received);
+        for (const [slot, peer] of this.peers().entries()) {
+          await mailbox.arrived(action.region, peer);
+          const from = action.inboxOffsets[slot];
+          received.set(
+            mailbox.inbox(action.region, peer).subarray(from, from + action.bytesPerPeer),
+            slot * action.bytesPerPeer,
+          );
+          mailbox.consumed(action.region, peer);
+        }
+        for (const dispatch of action.place) this.dispatch(compiled, dispatch);
+        return null;
+      }
+      case 'report': {
+        const control = this.view(compiled, action.control, 'f32').slice() as Float32Array<ArrayBuffer>;
+        const losses = await exchangeScalar(mailbox, action.region, control[CONTROL.loss]);
+        return outcomeOf(control, meanInTree(losses));
+      }
+      case 'free':
+        return null;
+    }
+  }
+
+  private dispatch(compiled: CompiledStep, { kernel, operands, params }: Dispatch): void {
+    if (kernel.threads(params) === 0) return;
+    kernel.run(
+      operands.map((range, i) => this.view(compiled, range, kernel.operands[i].dtype)),
+      params,
+    );
+  }
+
+  private peers(): number[] {
+    return Array.from({ length: this.run.world }, (_, rank) => rank).filter((rank) => rank !== this.run.rank);
+  }
+
+  private view(compiled: CompiledStep, range: Range, dtype: 'f32' | 'u32'): View {
+    const { slab, offsetBytes } = compiled.placements[range.tensor];
+    const Type = dtype === 'f32' ? Float32Array : Uint32Array;
+    return new Type(this.slabs[slab], offsetBytes + range.offsetBytes, range.bytes / 4);
+  }
+
+  private bytes(compiled: CompiledStep, range: Range): Uint8Array<ArrayBuffer> {
+    const { slab, offsetBytes } = compiled.placements[range.tensor];
+    return new Uint8Array(this.slabs[slab], offsetBytes + range.offsetBytes, range.bytes);
+  }
+
+  private stateRange(name: string, offsetBytes: number, bytes: number): { step: CompiledStep; range: Range } {
+    for (const step of this.run.steps) {
+      const tensor = step.schedule.tensors.find((t) => t.state && t.name === name);
+      if (tensor) return { step, range: { tensor: tensor.id, offsetBytes, bytes } };
+    }
+    throw new StudioError('internal', `no tensor ${name} is kept from step to step`);
+  }
+
+  private record(compiled: CompiledStep, iteration: number, step: number, range: Range): void {
+    if (!this.options.recorder) return;
+    const { slab, offsetBytes } = compiled.placements[range.tensor];
+    this.options.recorder.touch(iteration, step, compiled.schedule.tensors[range.tensor], {
+      buffer: slab,
+      offsetBytes: offsetBytes + range.offsetBytes,
+      bytes: range.bytes,
+    });
+  }
+
+  private poison(compiled: CompiledStep, freed: readonly number[]): void {
+    for (const tensor of freed) {
+      const { bytes } = compiled.schedule.tensors[tensor];
+      (this.view(compiled, { tensor, offsetBytes: 0, bytes: bytes - (bytes % 4) }, 'f32') as Float32Array).fill(
+        Number.NaN,
+      );
+    }
+  }
+}
+
+/** Every rank's number, in rank order, through a region of at least 4 bytes. */
+export async function exchangeScalar(mailbox: Mailbox, region: number, value: number): Promise<number[]> {
+  const write = (bytes: Uint8Array<ArrayBuffer>) => new DataView(bytes.buffer, bytes.byteOffset, 4);
+  await mailbox.beginWrite(region);
+  write(mailbox.outbox(region)).setFloat32(0, value, true);
+  mailbox.publish(region);
+  const values: number[] = [];
+  for (let rank = 0; rank < mailbox.worldSize; rank++) {
+    if (rank === mailbox.rank) {
+      values.push(Math.fround(value));
+      continue;
+    }
+    await mailbox.arrived(region, rank);
+    values.push(write(mailbox.inbox(region, rank)).getFloat32(0, true));
+    mailbox.consumed(region, rank);
+  }
+  return values;
+}

@@ -1,0 +1,59 @@
+import { CONTROL } from '../ops/control.ts';
+import type { BytesByCategory } from './memory.ts';
+
+/** What the host gives to a step of training. */
+export interface StepFeed {
+  /** Step of training, from 0. */
+  readonly step: number;
+  /** Which of the compiled batch shapes this is. */
+  readonly shapeIndex: number;
+  readonly input: Uint32Array<ArrayBuffer>;
+  readonly target: Uint32Array<ArrayBuffer>;
+  readonly lr: number;
+}
+
+/** What a step of training says when it is done. */
+export interface StepOutcome {
+  readonly loss: number;
+  /** Mean of the ranks' losses, added in the canonical tree. */
+  readonly lossMean: number;
+  readonly gradNorm: number;
+  /** Whether this step or an earlier one was not finite, so that nothing is updated any more. */
+  readonly halted: boolean;
+}
+
+/** Memory of one rank as it was measured. */
+export interface MeasuredMemory {
+  /** Bytes of the buffers held now, and most ever. */
+  readonly currentBytes: number;
+  readonly peakBytes: number;
+  /** Most live bytes of a step, and their split at that step. */
+  readonly liveBytes: number;
+  readonly byCategory: BytesByCategory;
+  readonly allocRetries: number;
+  readonly ooms: number;
+}
+
+/** One rank of a run on some device: the interpreter's or a GPU's. */
+export interface RankEngine {
+  /** Sets all of a state tensor to zero. Before the first step. */
+  clear(tensor: string): Promise<void>;
+  /** Writes a part of a state tensor. Before the first step, or between steps. */
+  write(tensor: string, offsetBytes: number, data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>): Promise<void>;
+  /** Reads a part of a state tensor. Between steps. */
+  read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>>;
+  /** Starts a step. `submitted` resolves when the next may start; `outcome` when its numbers are there. */
+  start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> };
+  memory(): MeasuredMemory;
+  close(): Promise<void>;
+}
+
+/** Reads the outcome from a step's control tensor. */
+export function outcomeOf(control: Float32Array, lossMean: number): StepOutcome {
+  return {
+    loss: control[CONTROL.loss],
+    lossMean,
+    gradNorm: control[CONTROL.gradNorm],
+    halted: control[CONTROL.halted] !== 0,
+  };
+}
