@@ -16,3 +16,9 @@ fn store(m: u32, n: u32, sum: f32) {
   }
 }`;
 }
+
+/** Stores a tile's sums by one loop: a call of `store` each takes SwiftShader longer to compile than all the rest. */
+export function storeTile(sums: readonly string[], row: string, column: string): string {
+  return `var sums = array<f32, ${sums.length}>(${sums.join(', ')});
+  for (var at = 0u; at < ${sums.length}u; at++) { store(${row}, ${column}, sums[at]); }`;
+}

@@ -1,5 +1,5 @@
 import type { Params, TiledVariant } from '../kernel.ts';
-import { storeWgsl } from './matmul-store.ts';
+import { storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
 /** Outputs of a workgroup of the square path, each way, and products added between two barriers. */
@@ -15,6 +15,8 @@ const SLIM_ROWS = 8;
 const SLIM_COLUMNS = 32;
 /** A workgroup of the few-rows path splits the sum over k into so many slices. */
 const SLICES = 32;
+/** Sums that a thread hands over between two barriers: as many as fit the memory that the square path needs anyway. */
+const EXCHANGED = 8;
 
 /** Below so many multiplications a real GPU finishes the barrier-free variant as soon. */
 const WORTH_TILING = 1 << 15;
@@ -39,7 +41,7 @@ export function matmulTiled(layout: MatmulLayout, bias: boolean): TiledVariant {
     workgroups: groups,
     fits: (params) => params.M * params.N * params.K >= WORTH_TILING && groups(params).every((n) => n <= 65_535),
     wgsl: `
-var<workgroup> staged: array<f32, ${Math.max(2 * DEPTH * STAGED, slim ? 16 * 256 : 0)}>;
+var<workgroup> staged: array<f32, ${2 * DEPTH * STAGED}>;
 ${storeWgsl(bias)}
 ${squareWgsl(layout)}
 ${slim ? slimWgsl(layout) : ''}
@@ -52,32 +54,24 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
 
 function squareWgsl(layout: MatmulLayout): string {
   const four = range(4);
-  /** Where a thread fetches its four elements of a tile: along the operand's own rows, which are contiguous. */
-  const fetch = (operand: 'a' | 'b', name: string, alongK: boolean) => {
-    const outer = operand === 'a' ? 'm0' : 'n0';
-    const edge = operand === 'a' ? 'p.M' : 'p.N';
-    return four
-      .map((i) => {
-        const k = alongK ? `k0 + index % ${DEPTH}u` : `k0 + index / ${SQUARE}u + ${i * 4}u`;
-        const o = alongK ? `${outer} + index / ${DEPTH}u + ${i * 16}u` : `${outer} + index % ${SQUARE}u`;
-        const [row, column] = alongK ? ['o', 'k'] : ['k', 'o'];
-        return `{
-      let k = min(${k}, p.K - 1u);
-      let o = min(${o}, ${edge} - 1u);
-      ${name}${i} = select(0.0, ${operand}[p.${operand}Offset + ${row} * p.ld${operand} + ${column}], ${k} < p.K);
+  /** A thread fetches four elements of a tile, along the operand's own rows, which are contiguous. */
+  const fetch = (operand: 'a' | 'b', fetched: string, alongK: boolean) => {
+    const [first, edge] = operand === 'a' ? ['m0', 'p.M'] : ['n0', 'p.N'];
+    const k = alongK ? `k0 + index % ${DEPTH}u` : `k0 + index / ${SQUARE}u + i * 4u`;
+    const outer = alongK ? `${first} + index / ${DEPTH}u + i * 16u` : `${first} + index % ${SQUARE}u`;
+    const at = alongK ? `outer * p.ld${operand} + min(k, p.K - 1u)` : `min(k, p.K - 1u) * p.ld${operand} + outer`;
+    return `for (var i = 0u; i < 4u; i++) {
+      let k = ${k};
+      let outer = min(${outer}, ${edge} - 1u);
+      ${fetched}[i] = select(0.0, ${operand}[p.${operand}Offset + ${at}], k < p.K);
     }`;
-      })
-      .join('\n    ');
   };
-  const stage = (name: string, base: number, alongK: boolean) =>
-    four
-      .map((i) => {
-        const at = alongK
-          ? `index % ${DEPTH}u * ${STAGED}u + index / ${DEPTH}u + ${i * 16}u`
-          : `(index / ${SQUARE}u + ${i * 4}u) * ${STAGED}u + index % ${SQUARE}u`;
-        return `staged[${base}u + ${at}] = ${name}${i};`;
-      })
-      .join(' ');
+  const stage = (fetched: string, base: number, alongK: boolean) => {
+    const at = alongK
+      ? `index % ${DEPTH}u * ${STAGED}u + index / ${DEPTH}u + i * 16u`
+      : `(index / ${SQUARE}u + i * 4u) * ${STAGED}u + index % ${SQUARE}u`;
+    return `for (var i = 0u; i < 4u; i++) { staged[${base}u + ${at}] = ${fetched}[i]; }`;
+  };
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
   const bBase = DEPTH * STAGED;
@@ -88,7 +82,8 @@ fn square(group: vec3u, index: u32) {
   let row = index / 16u * 4u;
   let column = index % 16u * 4u;
   ${four.map((r) => four.map((j) => `var s${r}_${j} = 0.0;`).join(' ')).join('\n  ')}
-  ${four.map((i) => `var f${i} = 0.0; var g${i} = 0.0;`).join(' ')}
+  var f: array<f32, 4>;
+  var g: array<f32, 4>;
   {
     let k0 = 0u;
     ${fetch('a', 'f', aAlongK)}
@@ -112,7 +107,11 @@ fn square(group: vec3u, index: u32) {
     if (last) { break; }
     workgroupBarrier();
   }
-  ${four.map((r) => four.map((j) => `store(m0 + row + ${r}u, n0 + column + ${j}u, s${r}_${j});`).join(' ')).join('\n  ')}
+  ${storeTile(
+    four.flatMap((r) => four.map((j) => `s${r}_${j}`)),
+    'm0 + row + at / 4u',
+    'n0 + column + at % 4u',
+  )}
 }`;
 }
 
@@ -123,21 +122,23 @@ function slimWgsl(layout: MatmulLayout): string {
   const nt = layout === 'nt';
   const columnOf = (j: number | string) => (nt ? `n0 + position * 4u + ${j}` : `n0 + position + ${j} * 8u`);
   const sliceStride = nt ? 1 : 8;
-  const exchange = [16, 8, 4, 2, 1].map((half) => {
-    const mine = (i: number) => `v${i}`;
-    return `
+  const exchange = [16, 8, 4, 2, 1].flatMap((half) => {
+    const count = Math.min(half, EXCHANGED);
+    return range(half / count).map((round) => {
+      const kept = `${round * count}u + i`;
+      const sent = `${half + round * count}u + i`;
+      return `
   {
     let upper = (slice & ${half}u) != 0u;
     let other = index ^ ${half * sliceStride}u;
-    ${range(half)
-      .map((i) => `staged[${i * 256}u + index] = select(${mine(i + half)}, ${mine(i)}, upper);`)
-      .join(' ')}
+    for (var i = 0u; i < ${count}u; i++) { staged[i * 256u + index] = select(sums[${sent}], sums[${kept}], upper); }
     workgroupBarrier();
-    ${range(half)
-      .map((i) => `${mine(i)} = select(${mine(i)}, ${mine(i + half)}, upper) + staged[${i * 256}u + other];`)
-      .join(' ')}
+    for (var i = 0u; i < ${count}u; i++) {
+      sums[${kept}] = select(sums[${kept}], sums[${sent}], upper) + staged[i * 256u + other];
+    }
     workgroupBarrier();
   }`;
+    });
   });
   return `
 fn slim(group: vec3u, index: u32) {
@@ -154,8 +155,11 @@ fn slim(group: vec3u, index: u32) {
     ${columns.map((j) => `let y${j} = b[b${j} + kb];`).join(' ')}
     ${rows.map((r) => columns.map((j) => `v${r * 4 + j} += x${r} * y${j};`).join(' ')).join('\n    ')}
   }
+  var sums = array<f32, 32>(${range(32)
+    .map((i) => `v${i}`)
+    .join(', ')});
   // Each exchange halves the outputs of a thread and doubles the slices in their sums: 32 outputs, then 1, that of its slice.
   ${exchange.join('')}
-  store(m0 + slice / 4u, ${columnOf('slice % 4u')}, v0);
+  store(m0 + slice / 4u, ${columnOf('slice % 4u')}, sums[0]);
 }`;
 }

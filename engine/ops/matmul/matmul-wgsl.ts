@@ -1,4 +1,4 @@
-import { storeWgsl } from './matmul-store.ts';
+import { storeTile, storeWgsl } from './matmul-store.ts';
 
 /** Which operands are transposed: C = A·Bᵀ, A·B or Aᵀ·B. */
 export type MatmulLayout = 'nt' | 'nn' | 'tn';
@@ -44,6 +44,10 @@ fn kernel(i: u32) {
     ka += ${aStep};
     kb += ${bStep};
   }
-  ${rows.map((r) => columns.map((j) => `store(m0 + ${r}u, n0 + ${j}u * stride, s${r}_${j});`).join(' ')).join('\n  ')}
+  ${storeTile(
+    rows.flatMap((r) => columns.map((j) => `s${r}_${j}`)),
+    `m0 + at / ${TILE_COLUMNS}u`,
+    `n0 + at % ${TILE_COLUMNS}u * stride`,
+  )}
 }`;
 }
