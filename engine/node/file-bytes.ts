@@ -51,7 +51,7 @@ export interface WrittenFile {
 export interface FileSink extends ByteSink {
   /** Makes the file and its digest appear, safely on disk; if that fails, nothing of either stays. */
   commit(): Promise<WrittenFile>;
-  /** Removes what was written. Safe to call after `commit` too, where it does nothing. */
+  /** Removes what was written; to be called when a write failed. After `commit` it does nothing. */
   abort(): Promise<void>;
 }
 
@@ -102,8 +102,9 @@ export async function createFileSink(path: string): Promise<FileSink> {
   return {
     async write(chunk) {
       if (state !== 'open') throw new StudioError('internal', `${path} is ${state} and cannot be written to.`);
-      hash.update(chunk);
-      await naming(path, () => writeAll(file, chunk));
+      const written = naming(path, () => writeAll(file, chunk));
+      hash.update(chunk); // Beside the write, which is in another thread.
+      await written;
       bytes += chunk.length;
     },
     async commit() {
@@ -129,7 +130,7 @@ export async function createFileSink(path: string): Promise<FileSink> {
 
 /** Whether a file was committed: its digest file is there and well-formed. Its bytes are not read; see `verifyFile`. */
 export async function isWholeFile(path: string): Promise<boolean> {
-  const [info, digest] = await Promise.all([stat(path).catch(absent), readDigest(path)]);
+  const [info, digest] = await naming(path, () => Promise.all([stat(path).catch(absent), readDigest(path)]));
   return info?.isFile() === true && digest !== null;
 }
 
@@ -221,6 +222,8 @@ function absent(error: unknown): null {
 
 const REASONS: Readonly<Record<string, string>> = {
   ENOSPC: 'the disk is full',
+  EFBIG: 'the file system takes no file of this size',
+  EIO: 'the disk reports an error',
   EDQUOT: 'the disk quota is used up',
   EACCES: 'this user may not',
   EROFS: 'the file system is read-only',
