@@ -33,7 +33,7 @@ export const DTYPES = {
   bool: facts(1, 'BoolStorage', 'BOOL'),
   complex64: facts(8, 'ComplexFloatStorage', 'C64', 4),
   complex128: facts(16, 'ComplexDoubleStorage', null, 8),
-  complex32: facts(4, 'ComplexHalfStorage', null, 2),
+  complex32: facts(4, null, null, 2),
   uint16: facts(2, null, 'U16'),
   uint32: facts(4, null, 'U32'),
   uint64: facts(8, null, 'U64'),
