@@ -1,0 +1,309 @@
+'use client';
+
+import { type ReactNode, useId, useRef, useState } from 'react';
+import { uploadFile } from '../../_lib/api.ts';
+import type { Field } from '../../_lib/config-fields.ts';
+import { formatBytes } from '../../_lib/format.ts';
+import { Button } from '../ui/button.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { Segmented } from '../ui/segmented.tsx';
+
+export interface AdapterChoice {
+  readonly value: string;
+  readonly label: string;
+}
+
+interface FieldProps {
+  readonly field: Field;
+  readonly value: unknown;
+  readonly problem: string | null;
+  readonly adapters: readonly AdapterChoice[];
+  readonly onChange: (value: unknown) => void;
+}
+
+/** One field of the config: its name for people, its key in the config, the control, what is wrong with it. */
+export function ConfigField(props: FieldProps) {
+  const { field, problem } = props;
+  const id = useId();
+  const key = field.path.slice(field.path.indexOf('.') + 1);
+  const described =
+    [field.help ? `${id}-help` : '', problem ? `${id}-problem` : ''].filter(Boolean).join(' ') || undefined;
+  const grouped = field.input === 'choice' || field.input === 'ranks' || field.input === 'numbers';
+  const label = (
+    <>
+      <span className="font-medium">{field.label}</span>
+      <span aria-hidden="true" className="truncate font-mono text-2xs text-faint" title={field.path}>
+        {key}
+      </span>
+    </>
+  );
+  const wide =
+    grouped && field.input !== 'numbers'
+      ? 'sm:col-span-full'
+      : field.input === 'file' || field.input === 'names'
+        ? 'sm:col-span-2'
+        : '';
+  return (
+    <div className={`min-w-0 ${wide}`} data-field={field.path}>
+      {grouped ? (
+        <span id={`${id}-label`} className="mb-1 flex items-baseline justify-between gap-2">
+          {label}
+        </span>
+      ) : (
+        <label htmlFor={id} id={`${id}-label`} className="mb-1 flex items-baseline justify-between gap-2">
+          {label}
+        </label>
+      )}
+      <Control {...props} id={id} describedBy={described} />
+      {problem ? (
+        <p id={`${id}-problem`} className="mt-1 flex gap-1.5 text-xs text-bad">
+          <Icon name="alert" className="mt-px size-3.5" />
+          {problem}
+        </p>
+      ) : null}
+      {field.help && !problem ? (
+        <p id={`${id}-help`} className="mt-1 text-xs text-faint">
+          {field.help}
+        </p>
+      ) : null}
+    </div>
+  );
+}
+
+type ControlProps = FieldProps & { id: string; describedBy: string | undefined };
+
+function Control(props: ControlProps): ReactNode {
+  const { field, value, onChange, id, describedBy, problem } = props;
+  const shared = { id, 'aria-describedby': describedBy, 'aria-invalid': problem ? true : undefined };
+  switch (field.input) {
+    case 'integer':
+    case 'number':
+      return <NumberControl {...props} unit={field.unit} none={field.none} whole={field.input === 'integer'} />;
+    case 'numbers':
+      return <NumbersControl {...props} count={field.count} />;
+    case 'switch':
+      return (
+        <label className="flex min-h-8 items-center gap-2 text-muted">
+          <input
+            {...shared}
+            type="checkbox"
+            role="switch"
+            aria-checked={value === true}
+            checked={value === true}
+            onChange={(e) => onChange(e.target.checked)}
+            className="peer sr-only"
+          />
+          <span className="relative h-[18px] w-8 rounded-full bg-line-strong transition-colors peer-checked:bg-accent-fill peer-focus-visible:outline-2 peer-focus-visible:outline-offset-2 peer-focus-visible:outline-focus after:absolute after:top-0.5 after:left-0.5 after:size-3.5 after:rounded-full after:bg-white after:transition-transform peer-checked:after:translate-x-3.5" />
+          {value === true ? 'on' : 'off'}
+        </label>
+      );
+    case 'choice': {
+      const chosen = field.choices.find((choice) => choice.value === value);
+      return (
+        <>
+          <Segmented
+            label={field.label}
+            labelledBy={`${id}-label`}
+            describedBy={describedBy}
+            segments={field.choices}
+            value={value as string | null}
+            onChange={onChange}
+          />
+          {chosen?.hint ? (
+            <span className="mt-1 block text-xs text-faint sm:mt-0 sm:ml-2.5 sm:inline-block">{chosen.hint}</span>
+          ) : null}
+        </>
+      );
+    }
+    case 'ranks':
+      return (
+        <Segmented
+          label={field.label}
+          labelledBy={`${id}-label`}
+          describedBy={describedBy}
+          segments={[1, 2, 3, 4, 5, 6, 7, 8].map((count) => ({ value: count, label: String(count) }))}
+          value={value as number}
+          onChange={onChange}
+        />
+      );
+    case 'adapter':
+      return (
+        <select {...shared} value={String(value)} onChange={(e) => onChange(e.target.value)} className="field-box">
+          {props.adapters.map((adapter) => (
+            <option key={adapter.value} value={adapter.value}>
+              {adapter.label}
+            </option>
+          ))}
+        </select>
+      );
+    case 'names':
+      return <NamesControl {...props} none={field.none} />;
+    case 'file':
+      return <FileControl {...props} field={field} />;
+    case 'text':
+      return (
+        <input
+          {...shared}
+          type="text"
+          className="field-box"
+          value={typeof value === 'string' ? value : ''}
+          placeholder={field.none}
+          onChange={(e) => onChange(field.none && e.target.value === '' ? null : e.target.value)}
+          spellCheck={false}
+          autoComplete="off"
+        />
+      );
+  }
+}
+
+/** What a typed number means: nothing is null where that is a value, and what is no number stays text, for the checks to name. */
+function parseNumber(text: string, nullable: boolean): unknown {
+  const trimmed = text.trim();
+  if (trimmed === '') return nullable ? null : '';
+  const number = Number(trimmed);
+  return Number.isFinite(number) ? number : text;
+}
+
+/** Keeps what was typed ("1e-", "0.") while it means the value; follows the value when something else changes it. */
+function useTypedText(value: unknown, meaning: (text: string) => unknown, toText: (value: unknown) => string) {
+  const [typed, setTyped] = useState(() => toText(value));
+  const means = meaning(typed);
+  const text = JSON.stringify(means) === JSON.stringify(value) ? typed : toText(value);
+  return [text, setTyped] as const;
+}
+
+function NumberControl(props: ControlProps & { unit?: string; none?: string; whole: boolean; name?: string }) {
+  const { value, onChange, unit, none } = props;
+  const meaning = (text: string) => parseNumber(text, none !== undefined);
+  const [text, setText] = useTypedText(value, meaning, (v) => (v === null || v === undefined ? '' : String(v)));
+  return (
+    <span className="relative block w-full">
+      <input
+        id={props.id}
+        aria-label={props.name}
+        aria-describedby={props.describedBy}
+        aria-invalid={props.problem ? true : undefined}
+        type="text"
+        inputMode={props.whole ? 'numeric' : 'decimal'}
+        className={`field-box ${unit ? 'pr-14' : ''}`}
+        value={text}
+        placeholder={none}
+        autoComplete="off"
+        onChange={(e) => {
+          setText(e.target.value);
+          onChange(meaning(e.target.value));
+        }}
+      />
+      {unit ? (
+        <span className="pointer-events-none absolute inset-y-0 right-2.5 grid place-items-center text-xs text-faint">
+          {unit}
+        </span>
+      ) : null}
+    </span>
+  );
+}
+
+function NumbersControl(props: ControlProps & { count: number }) {
+  const { value, onChange, count, field } = props;
+  const values = Array.isArray(value) ? value : new Array(count).fill('');
+  return (
+    <fieldset aria-labelledby={`${props.id}-label`} className="flex gap-2">
+      {values.map((one, i) => (
+        <NumberControl
+          // biome-ignore lint/suspicious/noArrayIndexKey: a place in a fixed list is what it is.
+          key={i}
+          {...props}
+          id={`${props.id}-${i}`}
+          name={`${field.label} ${i + 1}`}
+          value={one}
+          whole={false}
+          onChange={(changed) => onChange(values.map((before, at) => (at === i ? changed : before)))}
+        />
+      ))}
+    </fieldset>
+  );
+}
+
+function NamesControl(props: ControlProps & { none?: string }) {
+  const { value, onChange } = props;
+  const meaning = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+  const [text, setText] = useTypedText(value ?? [], meaning, (v) => (Array.isArray(v) ? v.join(', ') : ''));
+  return (
+    <input
+      id={props.id}
+      aria-describedby={props.describedBy}
+      aria-invalid={props.problem ? true : undefined}
+      type="text"
+      className="field-box font-mono text-xs"
+      value={text}
+      placeholder={props.none ?? 'names, separated by commas'}
+      spellCheck={false}
+      autoComplete="off"
+      onChange={(e) => {
+        setText(e.target.value);
+        onChange(meaning(e.target.value));
+      }}
+    />
+  );
+}
+
+const ACCEPT = {
+  text: '.txt,.tokens,.raw,text/plain',
+  batches: '.json,application/json',
+  weights: '.safetensors,.pt,.ckpt,.pth',
+};
+
+function FileControl(props: ControlProps & { field: Field & { input: 'file' } }) {
+  const { field, value, onChange } = props;
+  const input = useRef<HTMLInputElement>(null);
+  const [state, setState] = useState<{ text: string; bad: boolean } | null>(null);
+  const upload = async (file: File) => {
+    setState({ text: `Uploading ${file.name}, ${formatBytes(file.size)}…`, bad: false });
+    try {
+      const { path, bytes } = await uploadFile(field.upload, file);
+      onChange(path);
+      setState({ text: `${file.name} is in the data folder, ${formatBytes(bytes)}`, bad: false });
+    } catch (error) {
+      setState({ text: error instanceof Error ? error.message : String(error), bad: true });
+    }
+  };
+  return (
+    <>
+      <div className="flex gap-2">
+        <input
+          id={props.id}
+          aria-describedby={props.describedBy}
+          aria-invalid={props.problem ? true : undefined}
+          type="text"
+          className="field-box font-mono text-xs"
+          value={typeof value === 'string' ? value : ''}
+          placeholder={field.none ?? 'path in the data folder'}
+          spellCheck={false}
+          autoComplete="off"
+          onChange={(e) => onChange(field.none && e.target.value === '' ? null : e.target.value)}
+        />
+        <input
+          ref={input}
+          type="file"
+          accept={ACCEPT[field.upload]}
+          className="hidden"
+          aria-label={`Upload: ${field.label}`}
+          onChange={(e) => {
+            const file = e.target.files?.[0];
+            e.target.value = '';
+            if (file) void upload(file);
+          }}
+        />
+        <Button onClick={() => input.current?.click()} aria-label={`Upload a file for ${field.label}`}>
+          <Icon name="upload" className="size-3.5" />
+          Upload
+        </Button>
+      </div>
+      {state ? (
+        <p role="status" className={`mt-1 text-xs ${state.bad ? 'text-bad' : 'text-muted'}`}>
+          {state.text}
+        </p>
+      ) : null}
+    </>
+  );
+}

@@ -1,0 +1,311 @@
+'use client';
+
+import { useMutation, useQuery } from '@tanstack/react-query';
+import { useRouter } from 'next/navigation';
+import { useDeferredValue, useMemo, useState } from 'react';
+import { checkConfig } from '../../../engine/config.ts';
+import { builtInProfiles } from '../../../engine/schedule/profile.ts';
+import { profileFor } from '../../_lib/adapter-profile.ts';
+import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
+import { type Draft, same, toDraft, valueAt, withKind, withoutDefaults, withValue } from '../../_lib/config-draft.ts';
+import { belongsTo, builtGroups, comparableStrategies, type FieldGroup } from '../../_lib/config-fields.ts';
+import { formatBytes, formatCount } from '../../_lib/format.ts';
+import { PRESETS, type Preset } from '../../_lib/presets.ts';
+import { usePredictions } from '../../_lib/use-predictions.ts';
+import { PredictionPanel } from '../prediction/prediction-panel.tsx';
+import { Button } from '../ui/button.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { Notice } from '../ui/notice.tsx';
+import { Segmented } from '../ui/segmented.tsx';
+import { type AdapterChoice, ConfigField } from './field.tsx';
+import { YamlEditor } from './yaml-editor.tsx';
+
+const GROUPS = builtGroups();
+/** Changing these changes which fields a section has. */
+const KINDS = new Set(['model.kind', 'data.kind', 'optimizer.kind', 'strategy.kind']);
+
+/** A new run: every field that is built, the config as YAML, and what it will cost, while one types. */
+export function NewRunPage({ initial, from }: { initial: unknown; from: string | null }) {
+  const router = useRouter();
+  const [draft, setDraft] = useState<Draft>(() => toDraft(initial));
+  const [view, setView] = useState<'form' | 'yaml'>('form');
+  const [planFor, setPlanFor] = useState<'adapter' | 'h200'>('adapter');
+  const [preset, setPreset] = useState<string | null>(null);
+  const [yamlProblem, setYamlProblem] = useState<string | null>(null);
+  const devices = useQuery({ queryKey: ['devices'], queryFn: ({ signal }) => listDevices(signal), staleTime: 60_000 });
+  const create = useMutation({
+    mutationFn: () => createRun(withoutDefaults(draft)),
+    onSuccess: ({ id }) => router.push(`/runs/${encodeURIComponent(id)}`),
+  });
+
+  const change = (next: Draft) => {
+    setDraft(next);
+    setPreset(null);
+    if (!create.isPending) create.reset();
+  };
+  const setField = (path: string, value: unknown) =>
+    change(KINDS.has(path) ? withKind(draft, path.split('.')[0], String(value)) : withValue(draft, path, value));
+  const choosePreset = (chosen: Preset) => {
+    change(toDraft(chosen.config));
+    setPreset(chosen.id);
+    setPlanFor(chosen.planFor ?? 'adapter');
+    setYamlProblem(null);
+  };
+
+  const problems = useProblems(draft, create.error);
+  const shownPaths = new Set(
+    GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
+  );
+  const elsewhere = [...problems].filter(([path]) => !shownPaths.has(path));
+  const ready = !problems.size && !yamlProblem;
+  const prediction = usePlannedDraft(draft, devices.data, planFor);
+  const peak = prediction.predictions.outcomes.get('current')?.plan?.peakBytes;
+
+  return (
+    <form
+      noValidate
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (ready && !create.isPending) create.mutate();
+      }}
+    >
+      <div className="mb-4 flex flex-wrap items-center gap-3">
+        <h1 className="text-lg font-semibold tracking-tight">{from ? `New run, from ${from}` : 'New run'}</h1>
+        <div className="ml-auto flex items-center gap-2">
+          <Segmented
+            label="Edit as"
+            segments={[
+              { value: 'form', label: 'Form' },
+              { value: 'yaml', label: 'YAML' },
+            ]}
+            value={view}
+            onChange={setView}
+          />
+          <Button type="submit" look="primary" disabled={!ready || create.isPending} className="max-lg:hidden">
+            {create.isPending ? 'Starting…' : 'Start run'}
+          </Button>
+        </div>
+      </div>
+      <fieldset className="mb-4 flex flex-wrap items-center gap-1.5" aria-label="Presets">
+        <span className="caps mr-1">Start from</span>
+        {PRESETS.map((one) => (
+          <button
+            key={one.id}
+            type="button"
+            title={one.about}
+            aria-pressed={preset === one.id}
+            onClick={() => choosePreset(one)}
+            className="rounded-full border border-line bg-panel px-3 py-1 text-muted transition-colors hover:border-line-strong hover:text-ink aria-pressed:border-accent aria-pressed:bg-accent-soft aria-pressed:text-accent pointer-coarse:py-2"
+          >
+            {one.label}
+          </button>
+        ))}
+      </fieldset>
+      <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_minmax(380px,460px)]">
+        <div className="min-w-0 space-y-4">
+          {create.error ? (
+            <Notice tone="bad" title="The run was not started">
+              {create.error.message}
+            </Notice>
+          ) : null}
+          {elsewhere.length ? (
+            <Notice tone="warn" title="Not in the form">
+              {elsewhere.map(([path, message]) => (path ? `${path}: ${message}` : message)).join('\n')}
+            </Notice>
+          ) : null}
+          {view === 'yaml' ? (
+            <YamlEditor
+              draft={draft}
+              problem={yamlProblem}
+              onProblem={setYamlProblem}
+              onChange={change}
+              problems={problems}
+            />
+          ) : (
+            GROUPS.map((group) => (
+              <Group
+                key={group.id}
+                group={group}
+                draft={draft}
+                problems={problems}
+                adapters={adapterChoices(devices.data, valueAt(draft, 'adapter'))}
+                onChange={setField}
+                note={group.id === 'data' ? prediction.corpusNote : null}
+              />
+            ))
+          )}
+        </div>
+        <aside className="space-y-3 lg:sticky lg:top-16 lg:max-h-[calc(100dvh-5rem)] lg:overflow-y-auto lg:pr-1 lg:pb-2">
+          <PredictionPanel {...prediction.panel} />
+          <div className="flex flex-wrap items-center justify-between gap-2 px-1 text-xs text-muted">
+            <span id="plan-for">Predict for</span>
+            <Segmented
+              label="Predict for"
+              labelledBy="plan-for"
+              segments={[
+                { value: 'adapter', label: 'the run’s adapter' },
+                { value: 'h200', label: 'NVIDIA H200' },
+              ]}
+              value={planFor}
+              onChange={setPlanFor}
+            />
+          </div>
+        </aside>
+      </div>
+      <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
+        <p className="min-w-0 flex-1 truncate">
+          <span className="font-semibold">{peak === undefined ? '…' : formatBytes(peak)}</span>
+          <span className="text-muted"> {problems.size ? `${problems.size} to fix` : 'a rank, predicted'}</span>
+        </p>
+        <Button type="submit" look="primary" disabled={!ready || create.isPending}>
+          {create.isPending ? 'Starting…' : 'Start run'}
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+function Group(props: {
+  group: FieldGroup;
+  draft: Draft;
+  problems: ReadonlyMap<string, string>;
+  adapters: readonly AdapterChoice[];
+  onChange: (path: string, value: unknown) => void;
+  note: string | null;
+}) {
+  const { group, draft, problems } = props;
+  const fields = group.fields.filter((field) => belongsTo(field, draft));
+  if (!fields.length) return null;
+  return (
+    <fieldset className="panel min-w-0 p-4 sm:p-5" data-testid={`group-${group.id}`}>
+      <legend className="sr-only">{group.title}</legend>
+      <div className="mb-3.5 flex flex-wrap items-baseline gap-x-2.5">
+        <h2 className="font-semibold">{group.title}</h2>
+        <p className="text-xs text-faint">{group.about}</p>
+      </div>
+      <div className="grid gap-x-4 gap-y-4 sm:grid-cols-2 xl:grid-cols-3">
+        {fields.map((field) => (
+          <ConfigField
+            key={field.path}
+            field={field}
+            value={valueAt(draft, field.path)}
+            problem={problems.get(field.path) ?? null}
+            adapters={props.adapters}
+            onChange={(value) => props.onChange(field.path, value)}
+          />
+        ))}
+      </div>
+      {props.note ? (
+        <p role="status" className="mt-3.5 flex items-center gap-1.5 text-xs text-muted">
+          <Icon name="info" className="size-3.5" />
+          {props.note}
+        </p>
+      ) : null}
+    </fieldset>
+  );
+}
+
+/** What is wrong, by dotted path: what the engine's own check says, and what the server answered to this very draft. */
+function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, string> {
+  return useMemo(() => {
+    const found = new Map<string, string>();
+    const told = [...checkConfig(draft).problems, ...(error instanceof ApiError ? error.problems : [])];
+    for (const { path, message } of told) {
+      // A problem of a list's entry is shown at the list.
+      const at = path.replace(/\.\d+(\..*)?$/, '');
+      if (!found.has(at)) found.set(at, plainly(message, valueAt(draft, at)));
+    }
+    return found;
+  }, [draft, error]);
+}
+
+function plainly(message: string, value: unknown): string {
+  if (value === '') return 'needs a value';
+  const expected = /^Invalid input: expected (\w+)/.exec(message)?.[1];
+  if (expected === 'number') return `“${String(value)}” is not a number`;
+  if (expected === 'int') return 'needs a whole number';
+  const least = /^Too small: expected \w+ to be (>=?)\s*(-?[\d.e-]+)/.exec(message);
+  if (least) return least[1] === '>' ? `has to be above ${least[2]}` : `has to be at least ${least[2]}`;
+  const most = /^Too big: expected \w+ to be (<=?)\s*(-?[\d.e+]+)/.exec(message);
+  if (most) return most[1] === '<' ? `has to be below ${most[2]}` : `can be at most ${most[2]}`;
+  return message;
+}
+
+function adapterChoices(devices: Devices | undefined, current: unknown): AdapterChoice[] {
+  const found = devices?.adapters ?? [];
+  const choices = [
+    { value: 'auto', label: found.length ? `auto: ${found[0].name}` : 'auto' },
+    ...found.map(({ id, name, software }) => ({ value: id, label: software ? `${name} (software)` : name })),
+    { value: 'software', label: 'software: any CPU adapter' },
+    { value: 'interpreter', label: 'interpreter: plain TypeScript, no GPU' },
+  ];
+  const named = typeof current === 'string' && !choices.some(({ value }) => value === current);
+  return named ? [...choices, { value: current, label: current }] : choices;
+}
+
+/** The corpus behind the draft, the planner's jobs, and the panel's words. */
+function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'adapter' | 'h200') {
+  const settled = useDeferredValue(draft);
+  const data = (settled.data ?? {}) as Record<string, unknown>;
+  const path = typeof data.path === 'string' && data.path ? data.path : null;
+  const blockSize = typeof data.blockSize === 'number' ? data.blockSize : 35;
+  const kind = String(data.kind);
+  const corpus = useQuery({
+    queryKey: ['corpus', kind, path, blockSize],
+    queryFn: ({ signal }) => getCorpus({ kind, path, blockSize }, signal),
+    staleTime: Number.POSITIVE_INFINITY,
+    retry: false,
+    enabled: kind === 'moby-dick' || path !== null,
+  });
+  const needsVocabulary = valueAt(settled, 'model.vocabSize') === null;
+  const vocabSize = corpus.data?.vocabSize ?? null;
+  const profile = planFor === 'h200' ? builtInProfiles.h200 : profileFor(valueAt(settled, 'adapter'), devices);
+
+  const legal = useMemo(() => checkConfig(settled).problems.length === 0, [settled]);
+  const planned = needsVocabulary && vocabSize !== null ? withValue(settled, 'model.vocabSize', vocabSize) : settled;
+  // A budget that is too small is the panel's to say: the plan itself is wanted anyway.
+  const config = withValue(planned, 'memoryBudgetMiB', null);
+  const strategies = comparableStrategies(settled).map(({ label, strategy }) => {
+    const current = same(toDraft({ strategy }).strategy, settled.strategy);
+    return { key: current ? 'current' : `as ${label}`, label, current, strategy };
+  });
+  const jobs =
+    legal && (!needsVocabulary || vocabSize !== null)
+      ? [
+          { key: 'current', config, profile },
+          ...strategies
+            .filter(({ current }) => !current)
+            .map(({ key, strategy }) => ({ key, config: { ...config, strategy }, profile })),
+        ]
+      : null;
+  const predictions = usePredictions(jobs);
+  const budget = valueAt(settled, 'memoryBudgetMiB');
+
+  const waitingFor = !legal
+    ? 'fix what is marked to predict'
+    : needsVocabulary && vocabSize === null
+      ? corpus.error
+        ? 'no vocabulary'
+        : corpus.isFetching
+          ? 'preparing the data for its vocabulary…'
+          : 'waits for the data'
+      : null;
+  const corpusNote = corpus.error
+    ? corpus.error.message
+    : corpus.data
+      ? `${formatCount(corpus.data.tokens)} tokens, a vocabulary of ${formatCount(corpus.data.vocabSize)}, ${formatCount(corpus.data.samples)} samples`
+      : corpus.isFetching
+        ? 'Preparing the data…'
+        : null;
+  return {
+    predictions,
+    corpusNote,
+    panel: {
+      predictions,
+      strategies,
+      budgetMiB: typeof budget === 'number' && budget > 0 ? budget : null,
+      adapterName: profile.name,
+      waitingFor,
+    },
+  };
+}

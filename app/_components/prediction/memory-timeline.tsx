@@ -1,0 +1,71 @@
+'use client';
+
+import { useMemo } from 'react';
+import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
+import { formatBytes } from '../../_lib/format.ts';
+import type { Plan } from '../../_lib/prediction-protocol.ts';
+import { Chart, type ChartLevel, type ChartRegion, type ChartSeries } from '../charts/chart.tsx';
+
+/** Live bytes by category after every step of the schedule, with its phases. */
+export function MemoryTimeline(props: {
+  plan: Plan;
+  title: string;
+  heightPx?: number;
+  budgetBytes?: number | null;
+  maxY?: number;
+  compact?: boolean;
+}) {
+  const { plan, budgetBytes } = props;
+  const x = useMemo(() => plan.timeline.map((_, i) => i), [plan]);
+  const series = useMemo(
+    (): ChartSeries[] =>
+      CATEGORY_LOOKS.map(({ category, colour }, i) => ({
+        label: category,
+        colour,
+        kind: 'area' as const,
+        values: plan.timeline.map(({ byCategory }) => byCategory[i]),
+      })).filter(({ values }) => values.some((bytes) => bytes > 0)),
+    [plan],
+  );
+  const regions = useMemo(() => phasesOf(plan), [plan]);
+  const levels = useMemo((): ChartLevel[] => {
+    const reserved = { value: plan.peakBytes, label: `reserved ${formatBytes(plan.peakBytes)}`, colour: 'var(--ink)' };
+    return budgetBytes
+      ? [reserved, { value: budgetBytes, label: `budget ${formatBytes(budgetBytes)}`, colour: 'var(--bad)' }]
+      : [reserved];
+  }, [plan, budgetBytes]);
+  return (
+    <Chart
+      title={props.title}
+      summary={`Predicted live memory over the ${plan.timeline.length} steps of the schedule: at most ${formatBytes(plan.liveBytes)} live, ${formatBytes(plan.peakBytes)} reserved.`}
+      x={x}
+      series={series}
+      format={formatBytes}
+      formatX={(i) => stepName(plan, i, props.compact ?? false)}
+      heightPx={props.heightPx}
+      levels={levels}
+      regions={regions}
+      maxY={props.maxY}
+      legend={!props.compact}
+      fromZero
+      stepped
+    />
+  );
+}
+
+function stepName(plan: Plan, index: number, compact: boolean): string {
+  const step = plan.steps[index];
+  if (compact || !step) return '';
+  const peak = plan.timeline[index]?.liveBytes === plan.liveBytes ? ' · peak' : '';
+  return `${step.label} · ${step.unit}${peak}`;
+}
+
+function phasesOf(plan: Plan): ChartRegion[] {
+  const regions: { from: number; to: number; label: string }[] = [];
+  plan.steps.forEach(({ phase }, i) => {
+    const last = regions.at(-1);
+    if (last?.label === phase) last.to = i + 1;
+    else regions.push({ from: i, to: i + 1, label: phase });
+  });
+  return regions;
+}

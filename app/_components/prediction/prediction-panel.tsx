@@ -1,0 +1,213 @@
+'use client';
+
+import { CATEGORIES } from '../../../engine/trainer/events.ts';
+import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
+import {
+  formatBytes,
+  formatCount,
+  formatExactBytes,
+  formatMs,
+  formatRatio,
+  formatShortCount,
+} from '../../_lib/format.ts';
+import type { Plan } from '../../_lib/prediction-protocol.ts';
+import type { Predictions } from '../../_lib/use-predictions.ts';
+import { StackBar } from '../charts/stack-bar.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { Dot } from '../ui/segmented.tsx';
+import { MemoryTimeline } from './memory-timeline.tsx';
+
+const MIB = 2 ** 20;
+
+/** What the run will cost, as the engine's planner says while one types: peak, verdict, categories, timeline, strategies. */
+export function PredictionPanel(props: {
+  predictions: Predictions;
+  /** The strategies priced beside the current config; `current` marks the one chosen. */
+  strategies: readonly { key: string; label: string; current: boolean }[];
+  budgetMiB: number | null;
+  adapterName: string;
+  /** Why nothing can be predicted just now. */
+  waitingFor: string | null;
+}) {
+  const outcome = props.predictions.outcomes.get('current');
+  const plan = outcome?.plan ?? null;
+  const stale = props.waitingFor !== null || props.predictions.pending;
+  return (
+    <section aria-label="Predicted memory" className="panel p-4 sm:p-5">
+      <div className="flex flex-wrap items-baseline justify-between gap-x-3">
+        <h2 className="font-semibold">Predicted memory of a rank</h2>
+        <span className="text-xs text-faint" role="status">
+          {props.waitingFor ??
+            (props.predictions.pending
+              ? 'planning…'
+              : plan && outcome?.plan
+                ? `planned in ${formatMs(outcome.tookMs)}`
+                : '')}
+        </span>
+      </div>
+      {outcome && !plan && !props.waitingFor ? (
+        <p role="alert" className="mt-3 flex gap-2 rounded-lg bg-warn-soft p-3 whitespace-pre-line">
+          <Icon name="alert" className="mt-0.5 size-4 text-warn" />
+          {outcome.problem}
+        </p>
+      ) : null}
+      {plan ? (
+        <div className={`transition-opacity duration-200 ${stale ? 'opacity-60' : ''}`}>
+          <Peak plan={plan} />
+          <Verdict plan={plan} budgetMiB={props.budgetMiB} />
+          <Categories plan={plan} />
+          <div className="mt-5">
+            <MemoryTimeline
+              plan={plan}
+              title="Over one step"
+              budgetBytes={props.budgetMiB && props.budgetMiB * MIB}
+              heightPx={190}
+              compact={false}
+            />
+          </div>
+          <Strategies {...props} />
+        </div>
+      ) : outcome ? null : (
+        <div className="mt-4 h-80 rounded-lg bg-sunken motion-safe:animate-[pulse-dot_2s_ease-in-out_infinite]" />
+      )}
+      <p className="mt-4 text-xs text-faint">
+        Computed in this browser from the run’s schedule, for {props.adapterName}. Reserved is what the rank’s buffers
+        hold; live is what its tensors need.
+      </p>
+    </section>
+  );
+}
+
+function Peak({ plan }: { plan: Plan }) {
+  const facts = [
+    ['live', formatBytes(plan.liveBytes), formatExactBytes(plan.liveBytes)],
+    ['parameters', formatShortCount(plan.params), formatCount(plan.params)],
+    ['ranks', String(plan.world), ''],
+    ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, 'from a roofline of the adapter']]),
+  ];
+  return (
+    <div className="mt-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
+      <p title={formatExactBytes(plan.peakBytes)} data-testid="predicted-peak" data-bytes={plan.peakBytes}>
+        <span className="text-3xl/9 font-semibold tracking-tight">{formatBytes(plan.peakBytes)}</span>
+        <span className="ml-1.5 text-muted">reserved at peak</span>
+      </p>
+      <dl className="flex gap-4">
+        {facts.map(([name, value, title]) => (
+          <div key={name} title={title || undefined}>
+            <dt className="caps">{name}</dt>
+            <dd className="font-medium whitespace-nowrap">{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </div>
+  );
+}
+
+function Verdict({ plan, budgetMiB }: { plan: Plan; budgetMiB: number | null }) {
+  if (budgetMiB === null) return null;
+  const budgetBytes = budgetMiB * MIB;
+  const left = budgetBytes - plan.peakBytes;
+  const fits = left >= 0;
+  return (
+    <div
+      role="status"
+      data-testid="budget-verdict"
+      className={`mt-3 rounded-lg p-3 ${fits ? 'bg-good-soft' : 'bg-bad-soft'}`}
+    >
+      <p className={`flex items-center gap-2 font-medium ${fits ? 'text-good' : 'text-bad'}`}>
+        <Icon name={fits ? 'check' : 'alert'} />
+        {fits
+          ? `Fits the budget of ${formatBytes(budgetBytes)}: ${formatBytes(left)} to spare`
+          : `Over the budget of ${formatBytes(budgetBytes)} by ${formatBytes(-left)}`}
+      </p>
+      <svg
+        role="img"
+        aria-label={`${Math.round((plan.peakBytes / budgetBytes) * 100)} % of the budget`}
+        className="mt-2 block h-1.5 w-full overflow-hidden rounded-full"
+      >
+        <rect width="100%" height="100%" fill="var(--line-strong)" opacity="0.5" />
+        <rect
+          width={`${Math.min(100, (plan.peakBytes / budgetBytes) * 100)}%`}
+          height="100%"
+          fill={fits ? 'var(--good)' : 'var(--bad)'}
+        />
+      </svg>
+      {fits ? null : (
+        <p className="mt-2 text-muted">
+          This run would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the
+          budget.
+        </p>
+      )}
+    </div>
+  );
+}
+
+function Categories({ plan }: { plan: Plan }) {
+  const bytes = CATEGORIES.map((category) => plan.byCategory[category]);
+  return (
+    <div className="mt-4">
+      <StackBar
+        label={`Live memory by category: ${CATEGORIES.map((c, i) => `${c} ${formatBytes(bytes[i])}`).join(', ')}`}
+        byCategory={bytes}
+        reservedBytes={plan.peakBytes}
+        ofBytes={plan.peakBytes}
+      />
+      <table aria-label="Live memory by category at the fullest step" className="mt-2 w-full">
+        <tbody>
+          {CATEGORY_LOOKS.map(({ category, colour, about }, i) => (
+            <tr key={category} title={about} className={bytes[i] ? '' : 'text-faint'}>
+              <th scope="row" className="py-[3px] text-left font-normal">
+                <span className="flex items-center gap-2">
+                  <Dot colour={colour} square />
+                  {category}
+                </span>
+              </th>
+              <td className="text-right text-xs text-faint">
+                {plan.liveBytes ? `${((bytes[i] / plan.liveBytes) * 100).toFixed(bytes[i] ? 1 : 0)} %` : ''}
+              </td>
+              <td className="w-24 text-right font-medium" title={formatExactBytes(bytes[i])}>
+                {formatBytes(bytes[i])}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Strategies({ predictions, strategies }: Parameters<typeof PredictionPanel>[0]) {
+  const priced = strategies.flatMap((strategy) => {
+    const outcome = predictions.outcomes.get(strategy.key);
+    return outcome?.plan ? [{ ...strategy, plan: outcome.plan }] : [];
+  });
+  if (priced.length < 2) return null;
+  const most = Math.max(...priced.map(({ plan }) => plan.peakBytes));
+  return (
+    <div className="mt-5">
+      <h3 className="font-semibold">The same run under each strategy</h3>
+      <ul className="mt-2 space-y-2">
+        {priced.map(({ key, label, current, plan }) => (
+          <li key={key}>
+            <div className="mb-1 flex items-baseline justify-between gap-2 text-xs">
+              <span className={current ? 'font-semibold' : 'text-muted'}>
+                <span className="font-mono">{label}</span>
+                {current ? ' · this run' : ''}
+              </span>
+              <span>
+                <span className="font-medium">{formatBytes(plan.peakBytes)}</span>
+                <span className="ml-2 text-faint">{formatRatio(plan.peakBytes, priced[0].plan.peakBytes)}</span>
+              </span>
+            </div>
+            <StackBar
+              label={`${label}: ${formatBytes(plan.peakBytes)} reserved`}
+              byCategory={CATEGORIES.map((category) => plan.byCategory[category])}
+              reservedBytes={plan.peakBytes}
+              ofBytes={most}
+            />
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}

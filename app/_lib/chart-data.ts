@@ -1,0 +1,92 @@
+import { CATEGORIES } from '../../engine/trainer/events.ts';
+import type { RankColumns, RunLog } from './run-log.ts';
+
+/** Values for a chart: null is a gap. Nothing in here is NaN or infinite, which would leave a chart without a scale. */
+export type ChartColumn = (number | null)[];
+
+/** A number that a chart could not draw, said in words beside it. */
+export interface NonFinite {
+  readonly step: number;
+  readonly rank: number;
+  readonly word: string;
+}
+
+/** Ranks in their order. */
+export function ranksOf(log: RunLog): number[] {
+  return [...log.ranks.keys()].sort((a, b) => a - b);
+}
+
+/** All steps that any of the columns has, increasing. */
+export function unionOfSteps(columns: readonly { readonly step: readonly number[] }[]): number[] {
+  const longest = columns.reduce<readonly number[]>((a, { step }) => (step.length > a.length ? step : a), []);
+  // Ranks advance together: nearly always the shorter ones are the beginning of the longest.
+  if (columns.every(({ step }) => isBeginning(step, longest))) return [...longest];
+  return [...new Set(columns.flatMap(({ step }) => step))].sort((a, b) => a - b);
+}
+
+function isBeginning(part: readonly number[], whole: readonly number[]): boolean {
+  return part.every((step, i) => step === whole[i]);
+}
+
+/** One column brought to the steps `x`: null where the rank has none, and where the number is not finite. */
+export function alignColumn(x: readonly number[], step: readonly number[], values: readonly number[]): ChartColumn {
+  const aligned: ChartColumn = new Array(x.length).fill(null);
+  let at = 0;
+  for (let i = 0; i < step.length; i++) {
+    while (at < x.length && x[at] < step[i]) at++;
+    if (at < x.length && x[at] === step[i] && Number.isFinite(values[i])) aligned[at] = values[i];
+  }
+  return aligned;
+}
+
+/** The losses that are not finite, first to last, at most `limit` of them. */
+export function nonFiniteLosses(log: RunLog, limit: number): NonFinite[] {
+  const found: NonFinite[] = [];
+  for (const rank of ranksOf(log)) {
+    const { step, loss } = log.ranks.get(rank) as RankColumns;
+    for (let i = 0; i < loss.length && found.length < limit; i++)
+      if (!Number.isFinite(loss[i])) found.push({ step: step[i], rank, word: String(loss[i]) });
+  }
+  return found.sort((a, b) => a.step - b.step || a.rank - b.rank);
+}
+
+/** The sum up to and including each column, from the first: what a stacked area draws. A gap counts as nothing. */
+export function stack(columns: readonly ChartColumn[]): ChartColumn[] {
+  let below: ChartColumn | null = null;
+  return columns.map((column) => {
+    const sum: ChartColumn = column.map((value, i) => {
+      const under = below?.[i] ?? null;
+      return value === null && under === null ? null : (value ?? 0) + (under ?? 0);
+    });
+    below = sum;
+    return sum;
+  });
+}
+
+/** The middle value, or null of none; the mean of the two in the middle of an even count. */
+export function median(values: readonly number[]): number | null {
+  if (!values.length) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  const half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+/** The rank that had most reserved, with its fullest step's live bytes by category. */
+export function fullestRank(
+  log: RunLog,
+): { rank: number; peakBytes: number; liveBytes: number; byCategory: number[] } | null {
+  let fullest: ReturnType<typeof fullestRank> = null;
+  for (const rank of ranksOf(log)) {
+    const columns = log.ranks.get(rank) as RankColumns;
+    const peakBytes = columns.peakBytes.at(-1) ?? 0;
+    if (fullest && fullest.peakBytes >= peakBytes) continue;
+    const at = columns.liveBytes.reduce((best, bytes, i) => (bytes > columns.liveBytes[best] ? i : best), 0);
+    fullest = {
+      rank,
+      peakBytes,
+      liveBytes: columns.liveBytes[at] ?? 0,
+      byCategory: CATEGORIES.map((_, i) => columns.byCategory[i][at] ?? 0),
+    };
+  }
+  return fullest;
+}

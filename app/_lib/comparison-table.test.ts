@@ -1,0 +1,57 @@
+import { describe, expect, it } from 'vitest';
+import type { Comparison } from '../../server/contract.ts';
+import { comparisonCsv, differingFields } from './comparison-table.ts';
+
+const run = (id: string, config: unknown, lossMeans: (number | 'NaN')[]): Comparison['runs'][number] => ({
+  run: {
+    id,
+    name: `run ${id}`,
+    state: 'running',
+    reason: '',
+    createdAt: '',
+    startedAt: null,
+    endedAt: null,
+    group: null,
+    strategy: 'ddp',
+    devices: 2,
+    adapter: 'auto',
+    steps: 10,
+    stepsDone: lossMeans.length,
+    lastSeq: 1,
+    lossMean: null,
+    iterationMs: null,
+    peakBytes: null,
+  },
+  config,
+  peakBytes: 1000,
+  liveBytes: null,
+  byCategory: null,
+  iterationMs: 12.5,
+  lossMeans,
+});
+
+const comparison: Comparison = {
+  runs: [
+    run('a', { devices: 2, strategy: { kind: 'ddp', bucketCapMiB: 25 } }, [4, 3]),
+    run('b', { devices: 2, strategy: { kind: 'fsdp', autoWrapPolicy: ['X', 'Y'] } }, ['NaN']),
+  ],
+  differing: ['strategy', 'strategy.kind'],
+};
+
+describe('a comparison', () => {
+  it('lists what differs, field by field, once', () => {
+    expect(differingFields(comparison)).toEqual([
+      { path: 'strategy.kind', values: ['ddp', 'fsdp'] },
+      { path: 'strategy.bucketCapMiB', values: ['25', '–'] },
+      { path: 'strategy.autoWrapPolicy', values: ['–', 'X, Y'] },
+    ]);
+  });
+
+  it('exports every number as it is', () => {
+    const [head, first, , , lossHead, step0, step1] = comparisonCsv(comparison).split('\r\n');
+    expect(head).toMatch(/^run,id,state,.*strategy\.kind/);
+    expect(first).toMatch(/^run a,a,running,ddp,2,auto,2,1000,,/);
+    expect(lossHead).toBe('step,mean loss of run a,mean loss of run b');
+    expect([step0, step1]).toEqual(['0,4,NaN', '1,3,']);
+  });
+});

@@ -1,0 +1,61 @@
+import { CATEGORIES } from '../../engine/trainer/events.ts';
+import type { Comparison } from '../../server/contract.ts';
+import { flatten, formatConfigValue } from './config-draft.ts';
+import { toCsv } from './csv.ts';
+
+export type ComparedRun = Comparison['runs'][number];
+
+/** The config fields in which runs differ, with each run's value as text, in the order of `runs`. */
+export function differingFields({ runs, differing }: Comparison): { path: string; values: string[] }[] {
+  const leaves = runs.map(({ config }) => flatten(config));
+  // `differing` may name a section whose kinds differ; its fields are then listed one by one.
+  const paths = differing.flatMap((path) => {
+    if (leaves.some((of) => of.has(path))) return [path];
+    return [...new Set(leaves.flatMap((of) => [...of.keys()].filter((leaf) => leaf.startsWith(`${path}.`))))];
+  });
+  return [...new Set(paths)]
+    .map((path) => ({ path, values: leaves.map((of) => formatConfigValue(of.get(path))) }))
+    .filter(({ values }) => new Set(values).size > 1);
+}
+
+/** The comparison as CSV: one row a run, then (wide form) the mean loss of every step. */
+export function comparisonCsv(comparison: Comparison): string {
+  const { runs } = comparison;
+  const fields = differingFields(comparison);
+  const head = [
+    'run',
+    'id',
+    'state',
+    'strategy',
+    'ranks',
+    'adapter',
+    'steps done',
+    'reserved peak (bytes)',
+    'live peak (bytes)',
+    ...CATEGORIES.map((category) => `live ${category} (bytes)`),
+    'iteration time (ms)',
+    'last mean loss',
+    ...fields.map(({ path }) => path),
+  ];
+  const rows = runs.map(({ run, peakBytes, liveBytes, byCategory, iterationMs, lossMeans }, i) => [
+    run.name,
+    run.id,
+    run.state,
+    run.strategy,
+    run.devices,
+    run.adapter,
+    run.stepsDone,
+    peakBytes,
+    liveBytes,
+    ...CATEGORIES.map((category) => byCategory?.[category] ?? null),
+    iterationMs,
+    lossMeans.at(-1) ?? null,
+    ...fields.map(({ values }) => values[i]),
+  ]);
+  const steps = Math.max(0, ...runs.map(({ lossMeans }) => lossMeans.length));
+  const losses = Array.from({ length: steps }, (_, step) => [
+    step,
+    ...runs.map(({ lossMeans }) => lossMeans[step] ?? null),
+  ]);
+  return `${toCsv([head, ...rows])}\r\n${toCsv([['step', ...runs.map(({ run }) => `mean loss of ${run.name}`)], ...losses])}`;
+}

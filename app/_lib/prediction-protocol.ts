@@ -1,0 +1,30 @@
+import type { planExperiment } from '../../engine/schedule/plan.ts';
+import type { AdapterProfile } from '../../engine/schedule/profile.ts';
+
+/** What the planner says of a config on an adapter. */
+export type Plan = ReturnType<typeof planExperiment>;
+
+/** One config to plan, under a name that the answer carries. */
+export interface PlanJob {
+  readonly key: string;
+  /** As a person writes it: checked again where it is planned. */
+  readonly config: unknown;
+  readonly profile: AdapterProfile;
+}
+
+export interface PlanRequest {
+  readonly id: number;
+  readonly jobs: readonly PlanJob[];
+}
+
+export type PlanOutcome =
+  | { readonly plan: Plan; readonly problem: null; readonly tookMs: number }
+  | { readonly plan: null; readonly problem: string };
+
+export interface PlanAnswer {
+  readonly id: number;
+  readonly key: string;
+  readonly outcome: PlanOutcome;
+  /** Whether this was the request's last job. */
+  readonly last: boolean;
+}

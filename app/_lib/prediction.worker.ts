@@ -1,0 +1,27 @@
+import { checkConfig } from '../../engine/config.ts';
+import { planExperiment } from '../../engine/schedule/plan.ts';
+import type { PlanAnswer, PlanJob, PlanOutcome, PlanRequest } from './prediction-protocol.ts';
+
+/** The engine's own planner, beside the page: typing never waits for it. */
+const scope = self as unknown as {
+  onmessage: ((event: MessageEvent<PlanRequest>) => void) | null;
+  postMessage(answer: PlanAnswer): void;
+};
+
+function outcomeOf({ config, profile }: PlanJob): PlanOutcome {
+  const checked = checkConfig(config);
+  if (!checked.config) return { plan: null, problem: checked.problems.map(({ message }) => message).join('\n') };
+  const startMs = performance.now();
+  try {
+    const plan = planExperiment(checked.config, profile);
+    return { plan, problem: null, tookMs: performance.now() - startMs };
+  } catch (error) {
+    return { plan: null, problem: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+scope.onmessage = ({ data: { id, jobs } }) => {
+  jobs.forEach((job, i) => {
+    scope.postMessage({ id, key: job.key, outcome: outcomeOf(job), last: i === jobs.length - 1 });
+  });
+};

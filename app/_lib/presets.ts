@@ -1,0 +1,58 @@
+/** Experiments to start from: what a person would write, defaults left out. */
+export interface Preset {
+  readonly id: string;
+  readonly label: string;
+  readonly about: string;
+  readonly config: unknown;
+  /** Predict for this built-in adapter, when the run is not meant for the machine at hand. */
+  readonly planFor?: 'h200';
+}
+
+export const PRESETS: readonly Preset[] = [
+  {
+    id: 'demo',
+    label: 'Quick demo',
+    about: 'The demo Transformer on Moby-Dick, FULL_SHARD on two ranks, ten steps',
+    config: { name: 'demo-full-shard' },
+  },
+  {
+    id: 'demo-ddp',
+    label: 'Quick demo, DDP',
+    about: 'The same under DDP: the other half of the comparison',
+    config: { name: 'demo-ddp', strategy: 'ddp' },
+  },
+  {
+    id: 'learning',
+    label: 'See it learn',
+    about: 'A small model for a hundred steps: a loss that falls',
+    config: {
+      name: 'small-100-steps',
+      model: { kind: 'demo-transformer', ninp: 64, nhead: 4, nhid: 128 },
+      data: { kind: 'moby-dick', batchSize: 4 },
+      trainer: { steps: 100 },
+    },
+  },
+  {
+    id: 'budget',
+    label: 'Will it fit?',
+    about: 'DDP under a memory budget that is too small for it: what sharding is for',
+    config: {
+      name: 'ddp-on-a-budget',
+      strategy: 'ddp',
+      model: { kind: 'demo-transformer', ninp: 256, nhead: 4, nhid: 1024, nlayers: 4 },
+      memoryBudgetMiB: 192,
+    },
+  },
+  {
+    id: 'guide',
+    label: 'Guide, 1 B (to plan)',
+    about: 'The 1.009 B parameter model of Lightning Fabric’s FSDP guide, planned for an H200',
+    config: {
+      name: 'guide-1b',
+      model: { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: 32 },
+      trainer: { steps: 3 },
+      checkpoint: { atEnd: false },
+    },
+    planFor: 'h200',
+  },
+];
