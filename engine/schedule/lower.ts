@@ -51,7 +51,7 @@ export function lower(input: LowerInput): Lowered {
     action: {
       type: 'report',
       control: draft.whole(control),
-      staging: draft.stagingSlot('download', 'report', 2, CONTROL_ELEMENTS * 4),
+      staging: draft.stagingSlot('download', 'report', 1, CONTROL_ELEMENTS * 4),
       region: draft.region('report', CONTROL_ELEMENTS * 4, 1),
     },
   });

@@ -1,0 +1,66 @@
+import { StudioError } from '../errors.ts';
+
+/**
+ * The only place where a rank makes GPU buffers, and so where its reserved bytes are measured. After `seal`, making one is
+ * an error: a step of training makes none.
+ */
+export class BufferLedger {
+  currentBytes = 0;
+  peakBytes = 0;
+  /** Allocations that the device refused first and granted after unused memory was given back. */
+  allocRetries = 0;
+  ooms = 0;
+  private sealed = false;
+  private readonly buffers = new Set<GPUBuffer>();
+
+  constructor(private readonly device: GPUDevice) {}
+
+  /** Makes a buffer. Throws StudioError `out-of-memory` when the device refuses it twice. */
+  async create(label: string, bytes: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer> {
+    if (this.sealed) throw new StudioError('internal', `buffer ${label} was made after step 0 began`);
+    const buffer = (await this.tryCreate(label, bytes, usage)) ?? (await this.retry(label, bytes, usage));
+    if (!buffer) {
+      this.ooms++;
+      throw new StudioError(
+        'out-of-memory',
+        `the device has no room for ${label} of ${bytes} bytes, with ${this.currentBytes} bytes held. ` +
+          'Use more ranks, FULL_SHARD, or a smaller model or batch',
+        { label, bytes, heldBytes: this.currentBytes },
+      );
+    }
+    this.buffers.add(buffer);
+    this.currentBytes += bytes;
+    this.peakBytes = Math.max(this.peakBytes, this.currentBytes);
+    return buffer;
+  }
+
+  /** From here on no buffer may be made. */
+  seal(): void {
+    this.sealed = true;
+  }
+
+  /** Gives every buffer back. */
+  destroyAll(): void {
+    for (const buffer of this.buffers) buffer.destroy();
+    this.buffers.clear();
+    this.currentBytes = 0;
+  }
+
+  private async tryCreate(label: string, size: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer | null> {
+    this.device.pushErrorScope('out-of-memory');
+    this.device.pushErrorScope('validation');
+    const buffer = this.device.createBuffer({ label, size, usage });
+    const [invalid, refused] = await Promise.all([this.device.popErrorScope(), this.device.popErrorScope()]);
+    if (invalid)
+      throw new StudioError('out-of-memory', `the device cannot make ${label}: ${invalid.message}`, { bytes: size });
+    return refused ? null : buffer;
+  }
+
+  /** What was destroyed is only free once the queue has been fenced. */
+  private async retry(label: string, bytes: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer | null> {
+    this.allocRetries++;
+    this.device.queue.submit([]);
+    await this.device.queue.onSubmittedWorkDone();
+    return this.tryCreate(label, bytes, usage);
+  }
+}

@@ -1,0 +1,45 @@
+import type { Step } from '../schedule/schedule.ts';
+
+interface Waiter {
+  readonly resolve: () => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** Which steps of one step of training are done, for the lanes that wait for them. */
+export class Completions {
+  private readonly done = new Set<number>();
+  private readonly waiters = new Map<number, Waiter[]>();
+  private failure: { error: unknown } | null = null;
+  private readonly awaited: ReadonlySet<number>;
+
+  constructor(steps: readonly Step[]) {
+    this.awaited = new Set(steps.flatMap((step) => step.waits));
+  }
+
+  mark(step: number): void {
+    if (!this.awaited.has(step)) return;
+    this.done.add(step);
+    for (const { resolve } of this.waiters.get(step) ?? []) resolve();
+    this.waiters.delete(step);
+  }
+
+  /** Ends all waits, those to come as well, with that error. */
+  fail(error: unknown): void {
+    this.failure ??= { error };
+    for (const list of this.waiters.values()) for (const { reject } of list) reject(error);
+    this.waiters.clear();
+  }
+
+  /** Resolves when all of these are done. */
+  async all(steps: readonly number[]): Promise<void> {
+    if (this.failure) throw this.failure.error;
+    for (const step of steps) if (!this.done.has(step)) await this.one(step);
+  }
+
+  private one(step: number): Promise<void> {
+    if (this.failure) return Promise.reject(this.failure.error);
+    return new Promise((resolve, reject) => {
+      this.waiters.set(step, [...(this.waiters.get(step) ?? []), { resolve, reject }]);
+    });
+  }
+}

@@ -1,0 +1,359 @@
+import type { Mailbox } from '../comm/mailbox.ts';
+import { meanInTree } from '../comm/reduce-tree.ts';
+import { StudioError } from '../errors.ts';
+import { exchangeScalar } from '../interpret/interpreter.ts';
+import { CONTROL } from '../ops/control.ts';
+import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import { liveBytes, sumCategories } from '../schedule/memory.ts';
+import {
+  type MeasuredMemory,
+  outcomeOf,
+  type RankEngine,
+  type StepFeed,
+  type StepOutcome,
+} from '../schedule/rank-engine.ts';
+import { type Recorder, SET_UP } from '../schedule/recorder.ts';
+import { type Action, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
+import { BufferLedger } from './buffer-ledger.ts';
+import { Completions } from './completions.ts';
+import type { OpenDevice } from './device.ts';
+import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
+import { type PlacedRange, Slabs } from './slabs.ts';
+import { readMapped, UploadSlot } from './staging.ts';
+import { assertUnshared } from './unshared.ts';
+
+export interface ExecutorOptions {
+  /** Files every binding and copy, to measure memory. */
+  readonly recorder?: Recorder;
+}
+
+type ActionOf<T extends Action['type']> = Extract<Action, { type: T }>;
+
+/**
+ * Runs one rank's schedule on a GPU. Each lane is one async loop over its own steps; it waits where the schedule says so
+ * and decides nothing. Everything is made before step 0: buffers, pipelines, bind groups, uniforms.
+ */
+export class Executor implements RankEngine {
+  /** Command buffers submitted since the last step began. */
+  submits = 0;
+  private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
+  private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
+  private hostLane: Promise<void> = Promise.resolve();
+  private lastOutcome: Promise<unknown> = Promise.resolve();
+
+  private constructor(
+    private readonly run: CompiledRun,
+    private readonly open: OpenDevice,
+    private readonly ledger: BufferLedger,
+    private readonly slabs: Slabs,
+    private readonly prepared: readonly (readonly PreparedDispatch[][])[],
+    private readonly mailbox: Mailbox,
+    private readonly options: ExecutorOptions,
+  ) {
+    const live = run.steps.flatMap((step) => liveBytes(step.schedule));
+    const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
+    this.peak = { liveBytes: sumCategories(byCategory), byCategory };
+  }
+
+  /** Makes all that a run needs on the device and fills its tables. Throws StudioError. */
+  static async create(
+    run: CompiledRun,
+    open: OpenDevice,
+    mailbox: Mailbox,
+    options: ExecutorOptions = {},
+  ): Promise<Executor> {
+    const ledger = new BufferLedger(open.device);
+    const slabs = await Slabs.create(run, ledger);
+    const prepared: PreparedDispatch[][][] = [];
+    for (const step of run.steps) prepared.push(await prepareDispatches(open, slabs, step));
+    ledger.seal();
+    const executor = new Executor(run, open, ledger, slabs, prepared, mailbox, options);
+    for (const step of run.steps)
+      for (const { id, contents } of step.schedule.tensors)
+        if (contents) executor.writeNow(step, { tensor: id, offsetBytes: 0, bytes: contents.byteLength }, contents);
+    return executor;
+  }
+
+  async clear(tensor: string): Promise<void> {
+    const { step, range } = this.stateRange(tensor, 0);
+    const { buffer, offset, size } = this.slabs.place(step, range);
+    const encoder = this.open.device.createCommandEncoder();
+    encoder.clearBuffer(buffer, offset, size);
+    this.open.device.queue.submit([encoder.finish()]);
+    this.record(step, 0, SET_UP, range);
+  }
+
+  async write(
+    tensor: string,
+    offsetBytes: number,
+    data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
+  ): Promise<void> {
+    const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    this.writeNow(step, range, data);
+    // Bounds what the queue keeps of uploads that the device has not taken yet.
+    await this.device(this.open.device.queue.onSubmittedWorkDone());
+  }
+
+  async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
+    const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
+    const from = this.slabs.place(step, range);
+    const staging = this.downloadStaging();
+    const values = new Float32Array(bytes / 4);
+    const into = new Uint8Array(values.buffer);
+    for (let done = 0; done < bytes; done += staging.size) {
+      const size = Math.min(staging.size, bytes - done);
+      const encoder = this.open.device.createCommandEncoder();
+      encoder.copyBufferToBuffer(from.buffer, from.offset + done, staging.buffer, 0, size);
+      this.open.device.queue.submit([encoder.finish()]);
+      await this.device(readMapped(staging.buffer, size, (mapped) => into.set(mapped, done)));
+    }
+    return values;
+  }
+
+  start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
+    this.submits = 0;
+    const training = new TrainingStep(this, feed);
+    const { submitted, outcome, hostLane } = training.run(this.hostLane, this.lastOutcome);
+    this.hostLane = hostLane;
+    this.lastOutcome = outcome.catch(() => undefined);
+    return { submitted, outcome };
+  }
+
+  memory(): MeasuredMemory {
+    const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
+    return { currentBytes, peakBytes, ...this.peak, allocRetries, ooms };
+  }
+
+  async close(): Promise<void> {
+    this.mailbox.close();
+    this.ledger.destroyAll();
+    this.open.device.queue.submit([]);
+  }
+
+  /** What follows is for the lanes of a TrainingStep. */
+  compiled(feed: StepFeed): CompiledStep {
+    return this.run.steps[feed.shapeIndex];
+  }
+
+  /** Encodes the dispatches of steps into one pass. */
+  encodeDispatches(encoder: GPUCommandEncoder, feed: StepFeed, steps: readonly Step[]): void {
+    const prepared = this.prepared[feed.shapeIndex];
+    const pass = encoder.beginComputePass();
+    for (const step of steps)
+      for (const { pipeline, bindGroup, grid } of prepared[step.id]) {
+        pass.setPipeline(pipeline);
+        pass.setBindGroup(0, bindGroup);
+        pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+      }
+    pass.end();
+    const compiled = this.compiled(feed);
+    for (const step of steps) this.recordStep(compiled, feed, step);
+  }
+
+  recordStep(compiled: CompiledStep, feed: StepFeed, step: Step): void {
+    if (!this.options.recorder) return;
+    for (const { range } of touches(step.action)) this.record(compiled, feed.step, step.id, range);
+  }
+
+  submit(encoder: GPUCommandEncoder): void {
+    this.open.device.queue.submit([encoder.finish()]);
+    this.submits++;
+  }
+
+  encoder(): GPUCommandEncoder {
+    return this.open.device.createCommandEncoder();
+  }
+
+  feed(compiled: CompiledStep, action: ActionOf<'feed'>, feed: StepFeed): void {
+    const control = new ArrayBuffer(action.control.bytes);
+    new Float32Array(control)[CONTROL.lr] = feed.lr;
+    new Uint32Array(control)[CONTROL.step] = feed.step;
+    this.writeNow(compiled, action.input, feed.input, false);
+    this.writeNow(compiled, action.target, feed.target, false);
+    this.writeNow(compiled, action.control, new Uint32Array(control), false);
+  }
+
+  async publish(compiled: CompiledStep, step: Step, action: ActionOf<'publish'>, feed: StepFeed): Promise<void> {
+    const encoder = this.encoder();
+    if (action.pack) this.encodeDispatches(encoder, feed, [step]);
+    else this.recordStep(compiled, feed, step);
+    const from = this.slabs.place(compiled, action.source);
+    const to = this.slabs.place(compiled, action.staging);
+    encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
+    this.submit(encoder);
+    await this.device(this.mailbox.beginWrite(action.region));
+    const outbox = this.mailbox.outbox(action.region);
+    await this.device(readMapped(to.buffer, from.size, (mapped) => outbox.set(mapped)));
+    this.mailbox.publish(action.region);
+  }
+
+  async collect(compiled: CompiledStep, step: Step, action: ActionOf<'collect'>, feed: StepFeed): Promise<void> {
+    const { region, bytesPerPeer } = action;
+    const staging = this.slabs.place(compiled, action.staging);
+    const slot = this.uploadSlot(staging.buffer);
+    const bytes = bytesPerPeer * action.inboxOffsets.length;
+    const mapped = await this.device(slot.open(bytes));
+    for (const [i, peer] of this.peers().entries()) {
+      await this.device(this.mailbox.arrived(region, peer));
+      const from = action.inboxOffsets[i];
+      mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), i * bytesPerPeer);
+      this.mailbox.consumed(region, peer);
+    }
+    slot.seal();
+    const to = this.slabs.place(compiled, action.received);
+    const encoder = this.encoder();
+    encoder.copyBufferToBuffer(staging.buffer, staging.offset, to.buffer, to.offset, bytes);
+    this.encodeDispatches(encoder, feed, [step]);
+    this.submit(encoder);
+    slot.reopen();
+  }
+
+  /** Submits the copy of the control tensor; the returned function then reads it and exchanges the losses. */
+  report(compiled: CompiledStep, step: Step, action: ActionOf<'report'>, feed: StepFeed): () => Promise<StepOutcome> {
+    const from = this.slabs.place(compiled, action.control);
+    const to = this.slabs.place(compiled, action.staging);
+    const encoder = this.encoder();
+    encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
+    this.submit(encoder);
+    this.recordStep(compiled, feed, step);
+    return async () => {
+      const control = await this.device(
+        readMapped(to.buffer, from.size, (mapped) => new Float32Array(mapped.slice().buffer)),
+      );
+      const losses = await this.device(exchangeScalar(this.mailbox, action.region, control[CONTROL.loss]));
+      return outcomeOf(control, meanInTree(losses));
+    };
+  }
+
+  /** Awaits something that the device or a peer has to do; a lost device or an error of its own ends the wait. */
+  device<T>(work: Promise<T>): Promise<T> {
+    return Promise.race([work, this.open.failed]);
+  }
+
+  private peers(): number[] {
+    return Array.from({ length: this.run.world }, (_, rank) => rank).filter((rank) => rank !== this.run.rank);
+  }
+
+  private uploadSlot(buffer: GPUBuffer): UploadSlot {
+    let slot = this.uploadSlots.get(buffer);
+    if (!slot) {
+      slot = new UploadSlot(buffer);
+      this.uploadSlots.set(buffer, slot);
+    }
+    return slot;
+  }
+
+  /** A download slot for reads between steps. */
+  private downloadStaging(): PlacedRange {
+    const step = this.run.steps[0];
+    const slots = step.schedule.tensors.filter((t) => t.space === 'download' && t.bytes > 0);
+    const largest = slots.reduce((a, b) => (b.bytes > a.bytes ? b : a));
+    return this.slabs.place(step, { tensor: largest.id, offsetBytes: 0, bytes: largest.bytes - (largest.bytes % 4) });
+  }
+
+  private writeNow(
+    step: CompiledStep,
+    range: Range,
+    data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
+    setUp = true,
+  ): void {
+    const { buffer, offset } = this.slabs.place(step, range);
+    this.open.device.queue.writeBuffer(buffer, offset, assertUnshared(data));
+    if (setUp) this.record(step, 0, SET_UP, range);
+  }
+
+  private stateRange(name: string, offsetBytes: number, bytes?: number): { step: CompiledStep; range: Range } {
+    for (const step of this.run.steps) {
+      const tensor = step.schedule.tensors.find((t) => t.state && t.name === name);
+      if (tensor) return { step, range: { tensor: tensor.id, offsetBytes, bytes: bytes ?? tensor.bytes } };
+    }
+    throw new StudioError('internal', `no tensor ${name} is kept from step to step`);
+  }
+
+  private record(compiled: CompiledStep, iteration: number, step: number, range: Range): void {
+    if (!this.options.recorder) return;
+    const { slab, offset, size } = this.slabs.place(compiled, range);
+    const tensor = compiled.schedule.tensors[range.tensor];
+    this.options.recorder.touch(iteration, step, tensor, { buffer: slab, offsetBytes: offset, bytes: size });
+  }
+}
+
+/** One step of training in flight: its three lanes. */
+class TrainingStep {
+  private readonly compiled: CompiledStep;
+  private readonly done: Completions;
+
+  constructor(
+    private readonly executor: Executor,
+    private readonly feed: StepFeed,
+  ) {
+    this.compiled = executor.compiled(feed);
+    this.done = new Completions(this.compiled.schedule.steps);
+  }
+
+  run(hostLaneBefore: Promise<void>, outcomeBefore: Promise<unknown>) {
+    let readReport: (() => Promise<StepOutcome>) | null = null;
+    const guarded = async (lane: Promise<void>) => {
+      try {
+        await lane;
+      } catch (error) {
+        this.done.fail(error);
+        throw error;
+      }
+    };
+    const host = guarded(
+      (async () => {
+        await hostLaneBefore;
+        for (const step of this.stepsOf('host')) {
+          await this.done.all(step.waits);
+          if (step.action.type === 'report') {
+            // Its staging slot is free once the report before has been read.
+            await outcomeBefore;
+            readReport = this.executor.report(this.compiled, step, step.action, this.feed);
+          } else if (step.action.type === 'feed') {
+            this.executor.feed(this.compiled, step.action, this.feed);
+            this.executor.recordStep(this.compiled, this.feed, step);
+          } else if (step.action.type === 'publish')
+            await this.executor.publish(this.compiled, step, step.action, this.feed);
+          this.done.mark(step.id);
+        }
+      })(),
+    );
+    const lanes = Promise.all([host, guarded(this.compute()), guarded(this.comm())]);
+    const submitted = lanes.then(() => undefined);
+    const outcome = submitted.then(() => {
+      if (!readReport) throw new StudioError('internal', 'the schedule has no report step');
+      return readReport();
+    });
+    submitted.catch(() => undefined);
+    outcome.catch(() => undefined);
+    const hostLane = host.catch(() => undefined);
+    return { submitted, outcome, hostLane };
+  }
+
+  /** Visit by visit: wait for all that the visit needs, encode it, submit it once. */
+  private async compute(): Promise<void> {
+    const steps = this.stepsOf('compute');
+    for (let i = 0; i < steps.length; ) {
+      const visit: Step[] = [];
+      for (const { visit: number } = steps[i]; i < steps.length && steps[i].visit === number; i++) visit.push(steps[i]);
+      for (const step of visit) await this.done.all(step.waits);
+      const encoder = this.executor.encoder();
+      this.executor.encodeDispatches(encoder, this.feed, visit);
+      this.executor.submit(encoder);
+      for (const step of visit) this.done.mark(step.id);
+    }
+  }
+
+  private async comm(): Promise<void> {
+    for (const step of this.stepsOf('comm')) {
+      await this.done.all(step.waits);
+      if (step.action.type === 'collect') await this.executor.collect(this.compiled, step, step.action, this.feed);
+      this.done.mark(step.id);
+    }
+  }
+
+  private stepsOf(lane: Lane): Step[] {
+    return this.compiled.schedule.steps.filter((step) => step.lane === lane);
+  }
+}
