@@ -8,7 +8,9 @@ export interface Bench {
 }
 
 /** Each is a file bench/NAME.ts that exports `run`. */
-const benches: Readonly<Record<string, Bench>> = {};
+const benches: Readonly<Record<string, Bench>> = {
+  'fresh-clone': { about: 'a clean clone on a bare PATH: npm start to page', load: () => import('./fresh-clone.ts') },
+};
 
 const [name, ...args] = process.argv.slice(2);
 if (name !== undefined && Object.hasOwn(benches, name)) {
