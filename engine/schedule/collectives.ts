@@ -153,12 +153,13 @@ export function allReduce(
 ): void {
   const { full, reduced, sharding } = io;
   reduceScatter(draft, c, { full, target: draft.whole(reduced), sharding });
+  const back = { ...c, name: `${c.name} reduced` };
   const regions = pieces(draft, sharding.shardElements).map(({ begin, count }) => {
     const region = ringRegion(draft, 'reduced', count * 4);
-    listPublish(draft, c, region, { tensor: reduced.id, offsetBytes: begin * 4, bytes: count * 4 }, null);
+    listPublish(draft, back, region, { tensor: reduced.id, offsetBytes: begin * 4, bytes: count * 4 }, null);
     return region;
   });
-  gather(draft, c, { source: draft.whole(reduced), target: full, sharding, regions });
+  gather(draft, back, { source: draft.whole(reduced), target: full, sharding, regions });
 }
 
 function listCollect(
