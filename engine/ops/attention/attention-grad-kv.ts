@@ -1,6 +1,7 @@
 import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
+import { attentionGradKVTiled } from './attention-tiled.ts';
 
 /** The gradients of attention with respect to k and v, written to their parts of dqkv, from attention-grad-q's delta. */
 export const attentionGradKV: Kernel = {
@@ -103,4 +104,5 @@ fn kernel(i: u32) {
     dqkv[v_at + d] = dv[d];
   }
 }`,
+  tiled: attentionGradKVTiled,
 };

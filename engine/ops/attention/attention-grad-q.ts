@@ -1,6 +1,7 @@
 import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
+import { attentionGradQTiled } from './attention-tiled.ts';
 
 /**
  * The gradient of attention with respect to q, written to the q part of dqkv (layout of qkv), and for attention-grad-kv
@@ -97,4 +98,5 @@ fn kernel(i: u32) {
   }
   for (var d = 0u; d < HD; d++) { dqkv[q_at + d] = sums[d] * scale; }
 }`,
+  tiled: attentionGradQTiled,
 };

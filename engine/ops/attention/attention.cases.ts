@@ -25,6 +25,17 @@ export const attentionShapes: readonly AttentionShape[] = [
   { name: 'causal, dropout', B: 3, T: 17, H: 2, HD: 8, causal: 1, dropout: 0.2 },
   { name: 'not causal, dropout', B: 1, T: 35, H: 4, HD: 8, causal: 0, dropout: 0.5 },
   { name: 'a workgroup and one, causal', B: 1, T: 65, H: 1, HD: 16, causal: 1, dropout: 0 },
+  {
+    name: 'more than two workgroups, causal, dropout',
+    B: 1,
+    T: 139,
+    H: 2,
+    HD: 12,
+    causal: 1,
+    dropout: 0.1,
+    padding: 1,
+  },
+  { name: 'more rows than are staged at once', B: 1, T: 71, H: 1, HD: 64, causal: 0, dropout: 0 },
   { name: 'widest head', B: 1, T: 7, H: 1, HD: 128, causal: 1, dropout: 0 },
 ];
 
@@ -75,6 +86,16 @@ function attentionCase(kernel: Kernel, shape: AttentionShape): KernelCase {
   };
 }
 
-export const cases: KernelCase[] = [attention, attentionGradQ, attentionGradKV].flatMap((kernel) =>
-  attentionShapes.map((shape) => attentionCase(kernel, shape)),
-);
+const notFinite: KernelCase = {
+  ...attentionCase(attention, { name: 'NaN in one query', B: 1, T: 5, H: 1, HD: 4, causal: 0, dropout: 0 }),
+  fill: (index, view) => {
+    if (index === 0) view[0] = Number.NaN;
+  },
+};
+
+export const cases: KernelCase[] = [
+  ...[attention, attentionGradQ, attentionGradKV].flatMap((kernel) =>
+    attentionShapes.map((shape) => attentionCase(kernel, shape)),
+  ),
+  notFinite,
+];

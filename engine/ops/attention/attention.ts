@@ -1,6 +1,7 @@
 import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
+import { attentionForwardTiled } from './attention-tiled.ts';
 
 /**
  * out[b·T + tq, h·HD + d] = Σ_tk dropout(softmax_tk(q·k/√HD))·v over the keys tk (tk ≤ tq if `causal`), with q, k and v
@@ -96,4 +97,5 @@ fn kernel(i: u32) {
   for (var d = 0u; d < HD; d++) { out[o + d] = sums[d] / total; }
   lse[i] = most + log(total);
 }`,
+  tiled: attentionForwardTiled,
 };

@@ -1,5 +1,9 @@
 import type { Kernel } from '../kernel.ts';
 
+/** A workgroup of the tiled variant adds so many columns, each in so many slices of rows. */
+const COLUMNS = 16;
+const SLICES = 16;
+
 /** out[outOffset + c] = (accumulate ? out : 0) + Σ_r x[r, c], x[R, C] with rows `ldx` apart: a bias's gradient. */
 export const columnSum: Kernel = {
   name: 'column-sum',
@@ -37,4 +41,29 @@ fn kernel(i: u32) {
   if (p.accumulate != 0u) { sum += out[p.outOffset + i]; }
   out[p.outOffset + i] = sum;
 }`,
+  tiled: {
+    workgroupSize: [COLUMNS * SLICES, 1, 1],
+    workgroups: ({ C }) => [Math.ceil(C / COLUMNS), 1, 1],
+    // With few rows the sum is short, with many columns there are threads enough without slices.
+    fits: ({ R, C }) => C > 0 && R >= 4 * SLICES && C < 65_536,
+    wgsl: `
+var<workgroup> sums: array<f32, ${COLUMNS * SLICES}>;
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let column = group.x * ${COLUMNS}u + index % ${COLUMNS}u;
+  let slice = index / ${COLUMNS}u;
+  var sum = 0.0;
+  for (var r = slice; r < p.R; r += ${SLICES}u) {
+    sum += x[p.xOffset + r * p.ldx + min(column, p.C - 1u)];
+  }
+  sums[index] = sum;
+  for (var half = ${SLICES / 2}u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (slice < half) { sums[index] += sums[index + half * ${COLUMNS}u]; }
+  }
+  if (slice == 0u && column < p.C) {
+    let at = p.outOffset + column;
+    out[at] = select(0.0, out[at], p.accumulate != 0u) + sums[index];
+  }
+}`,
+  },
 };

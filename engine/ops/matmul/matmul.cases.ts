@@ -48,4 +48,10 @@ export const cases: KernelCase[] = [
   matmulCase(matmulNTBias, { name: 'relu, added', M: 37, N: 41, K: 19, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled', M: 37, N: 41, K: 29, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled, square', M: 131, N: 66, K: 23, relu: 1 }),
+  {
+    ...matmulCase(matmulNTBias, { name: 'NaN under relu', M: 5, N: 7, K: 3, relu: 1 }),
+    fill: (index, view) => {
+      if (index === 0) view[4] = Number.NaN;
+    },
+  },
 ];

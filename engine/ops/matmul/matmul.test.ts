@@ -19,7 +19,7 @@ function expected(testCase: (typeof cases)[number], views: ReturnType<typeof cas
       }
       if (kernel === matmulNTBias) {
         sum += bias[params.biasOffset + n];
-        if (params.relu) sum = Math.max(sum, 0);
+        if (params.relu) sum = Math.max(sum, 0); // NaN stays NaN.
       }
       result[cOffset + m * ldc + n] = sum;
     }
@@ -32,13 +32,8 @@ test.each(cases.map((c) => [`${c.kernel.name}, ${c.name}`, c] as const))('%s', (
   const want = expected(testCase, views);
   testCase.kernel.run(views, testCase.params);
   const got = views[2];
-  for (let i = 0; i < want.length; i++) expect(got[i]).toBeCloseTo(want[i], 4);
-});
-
-test('a number that is not finite stays in the result, and relu does not hide it', () => {
-  const one = Float32Array.of(Number.NaN, 1);
-  const out = new Float32Array(1);
-  const shape = { M: 1, N: 1, K: 2, aOffset: 0, lda: 2, bOffset: 0, ldb: 2, cOffset: 0, ldc: 1, accumulate: 0 };
-  matmulNTBias.run([one, Float32Array.of(1, 1), out, new Float32Array(1)], { ...shape, biasOffset: 0, relu: 1 });
-  expect(out[0]).toBeNaN();
+  for (let i = 0; i < want.length; i++) {
+    if (Number.isNaN(want[i])) expect(got[i]).toBeNaN();
+    else expect(got[i]).toBeCloseTo(want[i], 4);
+  }
 });
