@@ -68,6 +68,8 @@ export const Comparison = z.strictObject({
       /** Median of the steps after the first. */
       iterationMs: z.number().nullable(),
       lossMeans: z.array(wireNumber),
+      /** `lossMeans[i]` is of step i × lossStride: 1 unless the run has more than 5000 steps. */
+      lossStride: z.int().min(1),
     }),
   ),
   /** Dotted paths of config fields that differ between these runs, name left out. */
@@ -99,9 +101,30 @@ export const CorpusInfo = z.strictObject({
   tokens: z.number(),
   samples: z.number(),
 });
+export type CorpusInfo = z.infer<typeof CorpusInfo>;
 
 /** POST /api/v1/files?kind=text|batches|weights&name=… with the bytes as the body → where a config can point. */
 export const UploadedFile = z.strictObject({ path: z.string(), bytes: z.number(), sha256: z.string() });
+
+/** GET /api/v1/files → what was uploaded, by name. */
+export const FileList = z.strictObject({ files: z.array(z.strictObject({ path: z.string(), bytes: z.number() })) });
+export type FileList = z.infer<typeof FileList>;
+
+/** POST /api/v1/quick-start → DDP and FULL_SHARD on the default corpus with two ranks, both queued. */
+export const QuickStart = z.strictObject({ group: z.string(), runs: z.array(RunSummary) });
+export type QuickStart = z.infer<typeof QuickStart>;
+
+/** GET /api/v1/runs/:id/memory-summary → one memorySummary() table per rank, once the run has ended. */
+export const MemorySummary = z.strictObject({
+  summaries: z.array(z.strictObject({ rank: z.number(), text: z.string() })),
+});
+export type MemorySummary = z.infer<typeof MemorySummary>;
+
+/*
+ * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop → 202 with the
+ * Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range);
+ * GET runs/:id/steps.csv.
+ */
 
 /** Every error body. `problems` are fields of the config, by dotted path. */
 export const ErrorBody = z.strictObject({

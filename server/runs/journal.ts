@@ -45,6 +45,7 @@ export class RunJournal {
   #flushing: Promise<void> | null = null;
   #broken = false;
   #closing = false;
+  #hasEnd = false;
   #logEvents = 0;
 
   constructor(options: JournalOptions) {
@@ -67,17 +68,18 @@ export class RunJournal {
     else this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
   }
 
-  /** Stores what waits and this last change of the run, together, surviving a power failure. Rejects if it cannot. */
+  /**
+   * Stores what waits, this last event and the run's last change together, surviving a power failure. Rejects if it
+   * cannot, and may then be called again.
+   */
   async finish(event: RunEvent, change: Prisma.RunUpdateInput): Promise<void> {
     this.#closing = true;
     if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
     await this.#flushing;
-    if (!this.#broken) {
-      while (this.#waitingBytes > FLUSH_BYTES) await this.#store({}, false);
-      this.#waiting.push(encodeEvent(event));
-      this.#options.totals?.add(event);
-    }
+    while (this.#waitingBytes > FLUSH_BYTES) await this.#store({}, false);
+    if (!this.#hasEnd) this.#waiting.push(encodeEvent(event));
+    this.#hasEnd = true;
     await this.#store(change, true);
   }
 
@@ -99,7 +101,8 @@ export class RunJournal {
       })
       .finally(() => {
         this.#flushing = null;
-        if (this.#waiting.length && !this.#broken && !this.#closing) this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
+        if (this.#waiting.length && !this.#broken && !this.#closing)
+          this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
       });
   }
 

@@ -7,6 +7,9 @@ import { decodeChunk } from '../db/event-codec.ts';
 import type { Checkpoint as CheckpointRow, Prisma, Run as RunRow } from '../db/generated/client.ts';
 
 export type { CheckpointRow, RunRow };
+
+const LAST_CHUNKS = 8;
+
 export type NumberedEvent = RunEvent & { seq: number };
 
 /** The runs of one data folder. Every change of state survives a power failure before it is told to anybody. */
@@ -41,6 +44,10 @@ export class RunStore {
       this.#db.prisma.run.count(),
     ]);
     return { rows, total };
+  }
+
+  count(states: readonly RunState[]): Promise<number> {
+    return this.#db.prisma.run.count({ where: { state: { in: [...states] } } });
   }
 
   /** Oldest first. */
@@ -94,6 +101,16 @@ export class RunStore {
     return { events, lastSeq };
   }
 
+  /** The events of a run's last chunks, in order: its end and what was said just before it. */
+  async lastEvents(runId: string): Promise<RunEvent[]> {
+    const chunks = await this.#db.prisma.eventChunk.findMany({
+      where: { runId },
+      orderBy: { firstSeq: 'desc' },
+      take: LAST_CHUNKS,
+    });
+    return chunks.reverse().flatMap(({ bytes }) => [...decodeChunk(bytes)]);
+  }
+
   /** All events after number `after`, in order, a chunk in memory at a time. */
   async *eventsAfter(runId: string, after: number): AsyncGenerator<NumberedEvent> {
     for (let seen = after; ; ) {
@@ -142,7 +159,7 @@ export function toSummary(row: RunRow): RunSummary {
   };
 }
 
-/** A run with all that its page shows but its events. `dataFolderPath` is the run's folder, relative to the data folder. */
+/** A run with all that its page shows but its events. Paths are relative to the data folder. */
 export function toRun(row: RunRow, checkpoints: readonly CheckpointRow[]): Run {
   return {
     ...toSummary(row),

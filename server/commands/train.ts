@@ -1,0 +1,129 @@
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { StudioError } from '../../engine/errors.ts';
+import { discoverAdapters } from '../../engine/node/adapters.ts';
+import type { RunEvent } from '../../engine/trainer/events.ts';
+import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
+import { launchRun } from '../workers/supervisor.ts';
+import { readConfigFile } from './config-file.ts';
+import { Progress } from './progress.ts';
+import { UsageError } from './usage.ts';
+
+/** `train CONFIG …`: runs it here and now, without the studio's database. Returns the exit code. */
+export async function train(args: string[]): Promise<number> {
+  const { values, positionals } = parseArgs({
+    args,
+    allowPositionals: true,
+    options: {
+      report: { type: 'string' },
+      out: { type: 'string' },
+      weights: { type: 'string' },
+      record: { type: 'boolean', default: false },
+      trace: { type: 'string' },
+    },
+  });
+  if (positionals.length !== 1) throw new UsageError('train takes one CONFIG file');
+  if (values.trace !== undefined) throw new StudioError('not-built-yet', '--trace: a trace file is not built yet');
+  const config = await readConfigFile(positionals[0]);
+  const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
+  const { adapterIds } = placeRun(config, adapters);
+  const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
+  const runFolder = values.out === undefined ? defaultFolder(dataFolder, config.name) : resolve(values.out);
+  await mkdir(runFolder, { recursive: true });
+  const report = await openReport(values.report);
+  const progress = new Progress(process.stderr, config.trainer.steps);
+  const show = (event: RunEvent) => {
+    report.write(event);
+    progress.show(event);
+  };
+  const run = launchRun({
+    config,
+    runFolder,
+    corpusFolder: join(dataFolder, 'corpora'),
+    adapterIds,
+    recordTouches: values.record,
+    weightsFile: values.weights === undefined ? null : resolve(values.weights),
+    onEvent: show,
+  });
+  const interrupt = interrupter(run);
+  process.on('SIGINT', interrupt).on('SIGTERM', interrupt);
+  const end = await run.done;
+  process.off('SIGINT', interrupt).off('SIGTERM', interrupt);
+  show(end);
+  if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
+  await report.close();
+  return end.status === 'finished' ? 0 : 1;
+}
+
+/** First a polite stop, then, asked again, an end at once. */
+function interrupter(run: { stop(): void; kill(): void }): () => void {
+  let asked = false;
+  return () => {
+    if (asked) run.kill();
+    else {
+      asked = true;
+      process.stderr.write('\nstopping after this step; press again to end at once\n');
+      run.stop();
+    }
+  };
+}
+
+function defaultFolder(dataFolder: string, name: string): string {
+  const stamp = new Date().toISOString().slice(0, 19).replaceAll(/[-:]/g, '').replace('T', '-');
+  return join(dataFolder, 'trained', `${stamp}-${name.replaceAll(/[^A-Za-z0-9._-]+/g, '-').slice(0, 60)}`);
+}
+
+interface Report {
+  write(event: RunEvent): void;
+  close(): Promise<void>;
+}
+
+/** One JSON object a line. It begins with the start event: lines of log that come earlier wait for it. */
+async function openReport(file: string | undefined): Promise<Report> {
+  if (file === undefined) return { write: () => undefined, close: async () => undefined };
+  const stream = file === '-' ? process.stdout : createWriteStream(resolve(file));
+  let failure: Error | null = null;
+  if (stream !== process.stdout) {
+    stream.on('error', (error) => {
+      failure = error;
+    });
+    await Promise.race([once(stream, 'open'), once(stream, 'error')]).catch((error: Error) => {
+      failure = error;
+    });
+  }
+  const check = () => {
+    if (failure)
+      throw new StudioError(
+        'io',
+        `--report ${file} cannot be written: ${failure.message}.`,
+        { file },
+        { cause: failure },
+      );
+  };
+  await new Promise((resolve) => setImmediate(resolve));
+  check();
+  const put = (event: RunEvent) => stream.write(`${JSON.stringify(event)}\n`);
+  let held: RunEvent[] | null = [];
+  return {
+    write(event) {
+      if (held !== null && event.event === 'log') {
+        held.push(event);
+        return;
+      }
+      if (held !== null && event.event !== 'start') for (const earlier of held.splice(0)) put(earlier);
+      put(event);
+      for (const earlier of held ?? []) put(earlier);
+      held = null;
+    },
+    async close() {
+      if (stream !== process.stdout) {
+        stream.end();
+        await once(stream, 'close');
+      }
+      check();
+    },
+  };
+}

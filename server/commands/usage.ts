@@ -1,0 +1,29 @@
+import { StudioError } from '../../engine/errors.ts';
+
+export const USAGE = `Usage: npm run -s studio -- COMMAND
+
+  train CONFIG [--report FILE.jsonl] [--out DIR] [--weights FILE] [--record]
+      Trains what CONFIG (YAML or JSON) says. --report writes one JSON object a line ("-": standard output), --out is
+      the run's folder (checkpoints/, logs/), --weights a safetensors file of the final weights, --record checks every
+      tensor's life on the device at a cost in speed.
+  plan CONFIG [--adapter NAME] [--json]
+      Memory by category and phase, its peak and where, and a time estimate. Touches no GPU.
+  devices [--json]
+      The adapters found, with what each offers.
+  checkpoint inspect FILE [--json]
+      What a .ckpt, .pt or .safetensors file holds. Executes nothing in it.
+  serve [--host 127.0.0.1] [--port 3000] [--data ./data] [--token TOKEN] [--dev]
+      The studio. Also HOST, PORT, STUDIO_DATA, STUDIO_TOKEN.
+
+Exit code 0: done. 1: it failed. 2: the command line or the config is wrong.`;
+
+/** A command line that cannot be understood. */
+export class UsageError extends Error {
+  override name = 'UsageError';
+}
+
+/** The exit code of an error: 2 for what the person can correct in the command line or the config, 1 for the rest. */
+export function exitCodeOf(error: unknown): 1 | 2 {
+  if (error instanceof UsageError) return 2;
+  return error instanceof StudioError && (error.code === 'invalid-config' || error.code === 'not-built-yet') ? 2 : 1;
+}

@@ -1,0 +1,73 @@
+import { mkdir, realpath } from 'node:fs/promises';
+import { isAbsolute, join, relative, resolve, sep } from 'node:path';
+import { StudioError } from '../engine/errors.ts';
+
+/** Where the studio keeps things. Everything below is ours; a file that a person brings lies in uploads/. */
+export interface DataFolder {
+  readonly root: string;
+  readonly runs: string;
+  readonly uploads: string;
+  readonly corpora: string;
+  readonly database: string;
+  readonly lock: string;
+}
+
+/** Makes the data folder, readable by its owner only, and returns its real paths. Throws `io`. */
+export async function openDataFolder(path: string): Promise<DataFolder> {
+  try {
+    await mkdir(path, { recursive: true, mode: 0o700 });
+    const root = await realpath(path);
+    const inside = (name: string) => join(root, name);
+    for (const name of ['runs', 'uploads', 'corpora']) await mkdir(inside(name), { recursive: true, mode: 0o700 });
+    return {
+      root,
+      runs: inside('runs'),
+      uploads: inside('uploads'),
+      corpora: inside('corpora'),
+      database: inside('studio.db'),
+      lock: inside('server.lock'),
+    };
+  } catch (cause) {
+    const why = (cause as Error).message;
+    throw new StudioError(
+      'io',
+      `The data folder ${path} cannot be used: ${why}. Choose another with --data.`,
+      {},
+      { cause },
+    );
+  }
+}
+
+/**
+ * The real path of a file or folder that a request named relative to the data folder. Throws `forbidden` when it leads
+ * outside, also through a symbolic link, and `not-found` when it is not there.
+ */
+export async function confine(root: string, path: string): Promise<string> {
+  const outside = () => new StudioError('forbidden', `The path ${quote(path)} leaves the data folder.`);
+  if (path.includes('\0') || path.includes('\\') || isAbsolute(path)) throw outside();
+  const wanted = resolve(root, path);
+  if (!isInside(root, wanted)) throw outside();
+  let real: string;
+  try {
+    real = await realpath(wanted);
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'ENAMETOOLONG' || code === 'ELOOP')
+      throw new StudioError('not-found', `There is no ${quote(path)} in the data folder.`);
+    throw cause;
+  }
+  if (!isInside(root, real)) throw outside();
+  return real;
+}
+
+/** Whether `path` lies below `root`; both absolute. */
+export function isInside(root: string, path: string): boolean {
+  const way = relative(root, path);
+  return way !== '' && way !== '..' && !way.startsWith(`..${sep}`) && !isAbsolute(way);
+}
+
+/** A name from outside, bounded and without control characters, for a message. */
+export function quote(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not reach a terminal
+  return `"${text.slice(0, 100).replaceAll(/[\u0000-\u001f\u007f-\u009f"]/g, '?')}"`;
+}
