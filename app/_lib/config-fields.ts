@@ -63,11 +63,11 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
       { path: 'adapter', label: 'Adapter', input: 'adapter', help: 'The GPU, or what stands in for one.' },
       {
         path: 'memoryBudgetMiB',
-        label: 'Memory budget of a rank',
+        label: 'Memory budget',
         input: 'number',
         unit: 'MiB',
         none: 'no limit',
-        help: 'As a smaller GPU would have. A run that does not fit fails before its first step.',
+        help: 'Of each rank, as of a smaller GPU. What does not fit fails before step 0.',
       },
     ],
   },

@@ -49,6 +49,8 @@ interface ChartProps {
   readonly stepped?: boolean;
   readonly levels?: readonly ChartLevel[];
   readonly regions?: readonly ChartRegion[];
+  /** What the readings are of while nothing is pointed at: an index; the last one if left out. */
+  readonly restAt?: number;
   /** The top of the y axis, for charts that share a scale. */
   readonly maxY?: number;
   readonly legend?: boolean;
@@ -137,7 +139,8 @@ export function Chart(props: ChartProps) {
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: levels and regions are read while drawing.
   useEffect(() => {
-    plot.current?.redraw(true, true);
+    // Before its first frame it has no scales to keep, and draws these anyway.
+    if (plot.current?.status === 1) plot.current.redraw(false, true);
   }, [props.levels, props.regions, props.maxY]);
 
   const resetZoom = () => {
@@ -146,7 +149,7 @@ export function Chart(props: ChartProps) {
     plot.current?.setData(latestData.current);
   };
 
-  const index = hover !== null && hover < x.length ? hover : x.length - 1;
+  const index = hover !== null && hover < x.length ? hover : (props.restAt ?? x.length - 1);
   return (
     <figure className="min-w-0">
       <figcaption className="mb-2 flex flex-wrap items-center gap-x-3 gap-y-1.5">
@@ -216,7 +219,7 @@ function options(
   return {
     width: Math.max(120, Math.floor(element.clientWidth)),
     height: heightPx,
-    padding: [10, 8, 0, 0],
+    padding: [latest.current.regions ? 18 : 10, 8, 0, 0],
     legend: { show: false },
     cursor: {
       points: { size: 7, width: 1.5, fill: panel },
@@ -281,6 +284,7 @@ function options(
           ctx.save();
           ctx.font = `${11 * pxRatio()}px ${getComputedStyle(element).fontFamily}`;
           ctx.textBaseline = 'top';
+          ctx.textAlign = 'left';
           regions.forEach(({ from, to, label }, i) => {
             const left = Math.max(u.bbox.left, u.valToPos(from, 'x', true));
             const right = Math.min(u.bbox.left + u.bbox.width, u.valToPos(to, 'x', true));
@@ -291,7 +295,7 @@ function options(
             }
             if (ctx.measureText(label).width + 8 * pxRatio() > right - left) return;
             ctx.fillStyle = faint;
-            ctx.fillText(label, left + 5 * pxRatio(), u.bbox.top + 3 * pxRatio());
+            ctx.fillText(label, left + 2 * pxRatio(), u.bbox.top - 15 * pxRatio());
           });
           ctx.restore();
         },

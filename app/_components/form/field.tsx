@@ -13,6 +13,18 @@ export interface AdapterChoice {
   readonly label: string;
 }
 
+/** Columns that a control needs. */
+const SPANS = { 1: '', 2: 'sm:col-span-2', 3: 'sm:col-span-full' } as const;
+
+function spanOf(field: Field): keyof typeof SPANS {
+  if (field.input === 'ranks') return 2;
+  if (field.input === 'file' || field.input === 'names') return 2;
+  if (field.input !== 'choice') return 1;
+  if (field.path.endsWith('.kind')) return 3;
+  const width = field.choices.reduce((sum, { label }) => sum + label.length + 4, 0);
+  return width <= 28 ? 1 : width <= 60 ? 2 : 3;
+}
+
 interface FieldProps {
   readonly field: Field;
   readonly value: unknown;
@@ -37,12 +49,7 @@ export function ConfigField(props: FieldProps) {
       </span>
     </>
   );
-  const wide =
-    grouped && field.input !== 'numbers'
-      ? 'sm:col-span-full'
-      : field.input === 'file' || field.input === 'names'
-        ? 'sm:col-span-2'
-        : '';
+  const wide = SPANS[spanOf(field)];
   return (
     <div className={`min-w-0 ${wide}`} data-field={field.path}>
       {grouped ? (
@@ -109,9 +116,7 @@ function Control(props: ControlProps): ReactNode {
             value={value as string | null}
             onChange={onChange}
           />
-          {chosen?.hint ? (
-            <span className="mt-1 block text-xs text-faint sm:mt-0 sm:ml-2.5 sm:inline-block">{chosen.hint}</span>
-          ) : null}
+          {chosen?.hint ? <span className="mt-1 block text-xs text-faint">{chosen.hint}</span> : null}
         </>
       );
     }

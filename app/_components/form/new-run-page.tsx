@@ -135,21 +135,25 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
             ))
           )}
         </div>
-        <aside className="space-y-3 lg:sticky lg:top-16 lg:max-h-[calc(100dvh-5rem)] lg:overflow-y-auto lg:pr-1 lg:pb-2">
-          <PredictionPanel {...prediction.panel} />
-          <div className="flex flex-wrap items-center justify-between gap-2 px-1 text-xs text-muted">
-            <span id="plan-for">Predict for</span>
-            <Segmented
-              label="Predict for"
-              labelledBy="plan-for"
-              segments={[
-                { value: 'adapter', label: 'the run’s adapter' },
-                { value: 'h200', label: 'NVIDIA H200' },
-              ]}
-              value={planFor}
-              onChange={setPlanFor}
-            />
-          </div>
+        <aside className="lg:sticky lg:top-16 lg:max-h-[calc(100dvh-5rem)] lg:overflow-y-auto lg:pr-1 lg:pb-2">
+          <PredictionPanel
+            {...prediction.panel}
+            footer={
+              <div className="mt-4 flex flex-wrap items-center justify-between gap-2 border-t border-line pt-3 text-xs text-muted">
+                <span id="plan-for">Predict for</span>
+                <Segmented
+                  label="Predict for"
+                  labelledBy="plan-for"
+                  segments={[
+                    { value: 'adapter', label: 'the run’s adapter' },
+                    { value: 'h200', label: 'NVIDIA H200' },
+                  ]}
+                  value={planFor}
+                  onChange={setPlanFor}
+                />
+              </div>
+            }
+          />
         </aside>
       </div>
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">

@@ -13,7 +13,6 @@ export function MemoryTimeline(props: {
   heightPx?: number;
   budgetBytes?: number | null;
   maxY?: number;
-  compact?: boolean;
 }) {
   const { plan, budgetBytes } = props;
   const x = useMemo(() => plan.timeline.map((_, i) => i), [plan]);
@@ -41,23 +40,24 @@ export function MemoryTimeline(props: {
       x={x}
       series={series}
       format={formatBytes}
-      formatX={(i) => stepName(plan, i, props.compact ?? false)}
+      formatX={(i) => stepName(plan, i)}
+      restAt={plan.timeline.findIndex(({ liveBytes }) => liveBytes === plan.liveBytes)}
       heightPx={props.heightPx}
       levels={levels}
       regions={regions}
       maxY={props.maxY}
-      legend={!props.compact}
+      legend={false}
       fromZero
       stepped
     />
   );
 }
 
-function stepName(plan: Plan, index: number, compact: boolean): string {
+function stepName(plan: Plan, index: number): string {
   const step = plan.steps[index];
-  if (compact || !step) return '';
-  const peak = plan.timeline[index]?.liveBytes === plan.liveBytes ? ' · peak' : '';
-  return `${step.label} · ${step.unit}${peak}`;
+  if (!step) return '';
+  const { liveBytes } = plan.timeline[index];
+  return `${formatBytes(liveBytes)} live${liveBytes === plan.liveBytes ? ', the peak' : ''} at ${step.label}, ${step.unit}`;
 }
 
 function phasesOf(plan: Plan): ChartRegion[] {

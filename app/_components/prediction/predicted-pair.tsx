@@ -52,7 +52,6 @@ export function PredictedPair() {
               title={`${label}: ${formatBytes(plan.peakBytes)}`}
               heightPx={132}
               maxY={maxY}
-              compact
             />
           ) : (
             <div

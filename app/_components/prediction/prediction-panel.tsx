@@ -1,5 +1,6 @@
 'use client';
 
+import type { ReactNode } from 'react';
 import { CATEGORIES } from '../../../engine/trainer/events.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import {
@@ -28,13 +29,14 @@ export function PredictionPanel(props: {
   adapterName: string;
   /** Why nothing can be predicted just now. */
   waitingFor: string | null;
+  footer?: ReactNode;
 }) {
   const outcome = props.predictions.outcomes.get('current');
   const plan = outcome?.plan ?? null;
   const stale = props.waitingFor !== null || props.predictions.pending;
   return (
     <section aria-label="Predicted memory" className="panel p-4 sm:p-5">
-      <div className="flex flex-wrap items-baseline justify-between gap-x-3">
+      <div className="flex flex-wrap items-center justify-between gap-x-3">
         <h2 className="font-semibold">Predicted memory of a rank</h2>
         <span className="text-xs text-faint" role="status">
           {props.waitingFor ??
@@ -61,8 +63,7 @@ export function PredictionPanel(props: {
               plan={plan}
               title="Over one step"
               budgetBytes={props.budgetMiB && props.budgetMiB * MIB}
-              heightPx={190}
-              compact={false}
+              heightPx={160}
             />
           </div>
           <Strategies {...props} />
@@ -70,9 +71,10 @@ export function PredictionPanel(props: {
       ) : outcome ? null : (
         <div className="mt-4 h-80 rounded-lg bg-sunken motion-safe:animate-[pulse-dot_2s_ease-in-out_infinite]" />
       )}
-      <p className="mt-4 text-xs text-faint">
-        Computed in this browser from the run’s schedule, for {props.adapterName}. Reserved is what the rank’s buffers
-        hold; live is what its tensors need.
+      {props.footer}
+      <p className="mt-3 text-xs text-faint">
+        Planned in this browser from the run’s schedule, for {props.adapterName}. Reserved: what the rank’s buffers
+        hold. Live: what its tensors need.
       </p>
     </section>
   );

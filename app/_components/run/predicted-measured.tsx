@@ -90,7 +90,7 @@ export function PredictedMeasured(props: {
         <tbody>
           {[...rows, ...totals].map((row, i) => (
             <tr key={row.name} className={i >= rows.length ? 'border-t border-line font-semibold' : ''}>
-              <th scope="row" className="py-[3px] text-left font-[inherit]">
+              <th scope="row" className={`py-[3px] text-left ${i < rows.length ? 'font-normal' : 'font-semibold'}`}>
                 <span className="flex items-center gap-2">
                   {row.colour ? <Dot colour={row.colour} square /> : null}
                   {row.name}

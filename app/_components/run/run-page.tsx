@@ -23,7 +23,7 @@ import type { RunLog } from '../../_lib/run-log.ts';
 import { useNow } from '../../_lib/use-now.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { useRun } from '../../_lib/use-runs.ts';
-import { Progress } from '../runs/progress.tsx';
+import { Progress, progressColour } from '../runs/progress.tsx';
 import { isActive, StateChip } from '../runs/state-chip.tsx';
 import { Button, ButtonLink } from '../ui/button.tsx';
 import { ConfirmButton } from '../ui/confirm.tsx';
@@ -142,7 +142,7 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
             of={run.steps}
             tall
             bare
-            colour={run.state === 'failed' ? 'var(--bad)' : run.state === 'finished' ? 'var(--good)' : undefined}
+            colour={progressColour(run.state)}
           />
           <p className="mt-1.5 flex justify-between text-xs text-muted">
             <span>

@@ -1,4 +1,12 @@
+import type { RunState } from '../../../server/contract.ts';
 import { formatCount } from '../../_lib/format.ts';
+
+/** The bar's colour tells how it ended; while it goes on it has the accent's. */
+export function progressColour(state: RunState): string | undefined {
+  if (state === 'finished') return 'var(--good)';
+  if (state === 'failed') return 'var(--bad)';
+  return state === 'stopped' ? 'var(--warn)' : undefined;
+}
 
 /** How far a run is: a bar and "7 / 10". */
 export function Progress(props: {
@@ -33,7 +41,7 @@ export function Progress(props: {
         </svg>
       </div>
       {props.bare ? null : (
-        <span className="text-xs whitespace-nowrap text-muted">
+        <span className="min-w-16 text-right text-xs whitespace-nowrap text-muted">
           {formatCount(done)} / {formatCount(of)}
         </span>
       )}

@@ -11,7 +11,7 @@ import { ButtonLink, buttonClass } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
 import { Dot } from '../ui/segmented.tsx';
-import { Progress } from './progress.tsx';
+import { Progress, progressColour } from './progress.tsx';
 import { QuickStart, QuickStartButton } from './quick-start.tsx';
 import { isActive, StateChip } from './state-chip.tsx';
 
@@ -183,7 +183,7 @@ function RunRow({
             label={`Progress of ${run.name}`}
             done={run.stepsDone}
             of={run.steps}
-            colour={run.state === 'failed' ? 'var(--bad)' : undefined}
+            colour={progressColour(run.state)}
           />
         )}
       </td>
