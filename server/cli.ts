@@ -32,4 +32,9 @@ async function main([name, ...args]: string[]): Promise<number> {
   }
 }
 
+// `… | head` closes the pipe; there is nobody left to print for.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  process.exit(error.code === 'EPIPE' ? 0 : 1);
+});
+
 process.exitCode = await main(process.argv.slice(2));

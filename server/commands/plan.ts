@@ -1,6 +1,101 @@
-import { StudioError } from '../../engine/errors.ts';
+import { join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import type { ExperimentConfig } from '../../engine/config.ts';
+import { createBatchesStream } from '../../engine/data/batches.ts';
+import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
+import { readBatchesFile } from '../../engine/node/batches-file.ts';
+import { prepareCorpus } from '../../engine/node/corpus.ts';
+import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
+import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
+import { CATEGORIES } from '../../engine/trainer/events.ts';
+import { readConfigFile } from './config-file.ts';
+import { UsageError } from './usage.ts';
 
-/** `plan CONFIG [--adapter NAME] [--json]`. Returns the exit code. */
-export async function plan(_args: string[]): Promise<number> {
-  throw new StudioError('not-built-yet', 'plan is not built yet');
+/**
+ * `plan CONFIG [--adapter NAME] [--json]`: what a run will cost, from its schedule; nothing is run. Returns the exit code.
+ */
+export async function plan(args: string[]): Promise<number> {
+  const { values, positionals } = parseArgs({
+    args,
+    allowPositionals: true,
+    options: { adapter: { type: 'string' }, json: { type: 'boolean', default: false } },
+  });
+  if (positionals.length !== 1) throw new UsageError('plan takes one CONFIG file');
+  const config = await readConfigFile(positionals[0]);
+  const profile = await profileFor(values.adapter ?? config.adapter);
+  const { vocabSize, shapes } = await describeData(config);
+  const prediction = planExperiment(config, profile, vocabSize, shapes);
+  process.stdout.write(`${values.json ? toJson(prediction) : toText(config, profile, prediction)}\n`);
+  return 0;
+}
+
+/** A built-in profile by its name; else that of an adapter of this machine, of which only the limits are asked. */
+async function profileFor(wanted: string): Promise<AdapterProfile> {
+  const word = wanted.toLowerCase();
+  if (word === 'interpreter' || word === 'h200') return builtInProfiles[word];
+  const { name, software, limits } = findAdapter(await discoverAdapters(), wanted);
+  return profileOf({ name, software, limits: limits as Readonly<Record<string, number>> & ProfileLimits });
+}
+
+/** The vocabulary and the distinct batch shapes of a config's data. */
+async function describeData(config: ExperimentConfig) {
+  const { data, model, devices, trainer } = config;
+  if (data.kind === 'batches') {
+    const file = await readBatchesFile(data.path);
+    const { steps, accumulateGradBatches } = trainer;
+    const layout = { ranks: devices, accumulateGradBatches };
+    const stream = createBatchesStream(file, { ...layout, steps, vocabSize: model.vocabSize });
+    const shapes = new Map<string, { batch: number; tokens: number }>();
+    for (let step = 0; step < steps; step++) {
+      const { rows, columns } = stream.shape(step);
+      shapes.set(`${rows} ${columns}`, { batch: rows, tokens: columns });
+    }
+    return { vocabSize: stream.vocabSize, shapes: [...shapes.values()] };
+  }
+  const shapes = [{ batch: data.batchSize, tokens: data.blockSize }];
+  if (model.vocabSize !== null) return { vocabSize: model.vocabSize, shapes };
+  const corpora = join(resolve(process.env.STUDIO_DATA || 'data'), 'corpora');
+  return { vocabSize: (await prepareCorpus(data, corpora)).vocabSize, shapes };
+}
+
+function toJson(prediction: Prediction): string {
+  // The timeline and the steps are what the studio draws; a program that wants them can have them too.
+  return JSON.stringify(prediction, null, 2);
+}
+
+function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction): string {
+  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, estimateMs } = prediction;
+  const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
+  const budget = config.memoryBudgetMiB;
+  const head = ['', 'peak', ...phases.map(({ phase }) => phase)];
+  const rows = CATEGORIES.map((category) => [
+    category,
+    mib(byCategory[category]),
+    ...phases.map((phase) => mib(phase.byCategory[category])),
+  ]);
+  const total = ['live', mib(liveBytes), ...phases.map((phase) => mib(phase.liveBytes))];
+  const fits =
+    budget === null ? [] : [`${peakBytes <= budget * 2 ** 20 ? 'fits' : 'does not fit'} memoryBudgetMiB ${budget}`];
+  return [
+    `${config.name}: ${params.toLocaleString('en')} parameters, ${world} ranks, planned for ${profile.name}`,
+    `reserved ${mib(peakBytes)} MiB per rank; live at most ${mib(liveBytes)} MiB, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
+    ...fits,
+    ...(estimateMs === null
+      ? []
+      : [`about ${estimateMs < 10 ? estimateMs.toFixed(2) : Math.round(estimateMs)} ms a step`]),
+    '',
+    'MiB of the fullest rank',
+    ...table([head, ...rows, total]),
+  ].join('\n');
+}
+
+function table(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
+  return rows.map((row) =>
+    row.map((cell, column) => (column === 0 ? cell.padEnd(widths[0]) : cell.padStart(widths[column]))).join('  '),
+  );
+}
+
+function mib(bytes: number): string {
+  return (bytes / 2 ** 20).toFixed(2);
 }

@@ -17,6 +17,8 @@ export const USAGE = `Usage: npm run -s studio -- COMMAND
 
 Exit code 0: done. 1: it failed. 2: the command line or the config is wrong.`;
 
+const CORRECTABLE: readonly string[] = ['invalid-config', 'not-built-yet', 'forbidden'];
+
 /** A command line that cannot be understood. */
 export class UsageError extends Error {
   override name = 'UsageError';
@@ -25,5 +27,5 @@ export class UsageError extends Error {
 /** The exit code of an error: 2 for what the person can correct in the command line or the config, 1 for the rest. */
 export function exitCodeOf(error: unknown): 1 | 2 {
   if (error instanceof UsageError) return 2;
-  return error instanceof StudioError && (error.code === 'invalid-config' || error.code === 'not-built-yet') ? 2 : 1;
+  return error instanceof StudioError && CORRECTABLE.includes(error.code) ? 2 : 1;
 }
