@@ -1,20 +1,15 @@
+import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
-import { meanInTree } from '../comm/reduce-tree.ts';
 import { StudioError } from '../errors.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { View } from '../ops/kernel.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
-import {
-  type MeasuredMemory,
-  outcomeOf,
-  type RankEngine,
-  type StepFeed,
-  type StepOutcome,
-} from '../schedule/rank-engine.ts';
+import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
 import { touches } from '../schedule/schedule.ts';
+import { outcomeOf } from './outcome.ts';
 
 export interface InterpreterOptions {
   /** Files every touch, to measure memory. */
@@ -134,8 +129,8 @@ export class Interpreter implements RankEngine {
       }
       case 'report': {
         const control = this.view(compiled, action.control, 'f32').slice() as Float32Array<ArrayBuffer>;
-        const losses = await exchangeScalar(mailbox, action.region, control[CONTROL.loss]);
-        return outcomeOf(control, meanInTree(losses));
+        const said = await exchange(mailbox, action.region, [control[CONTROL.loss], feed.stopRequested() ? 1 : 0]);
+        return outcomeOf(control, said);
       }
       case 'free':
         return null;
@@ -191,23 +186,4 @@ export class Interpreter implements RankEngine {
       );
     }
   }
-}
-
-/** Every rank's number, in rank order, through a region of at least 4 bytes. */
-export async function exchangeScalar(mailbox: Mailbox, region: number, value: number): Promise<number[]> {
-  const write = (bytes: Uint8Array<ArrayBuffer>) => new DataView(bytes.buffer, bytes.byteOffset, 4);
-  await mailbox.beginWrite(region);
-  write(mailbox.outbox(region)).setFloat32(0, value, true);
-  mailbox.publish(region);
-  const values: number[] = [];
-  for (let rank = 0; rank < mailbox.worldSize; rank++) {
-    if (rank === mailbox.rank) {
-      values.push(Math.fround(value));
-      continue;
-    }
-    await mailbox.arrived(region, rank);
-    values.push(write(mailbox.inbox(region, rank)).getFloat32(0, true));
-    mailbox.consumed(region, rank);
-  }
-  return values;
 }

@@ -1,17 +1,11 @@
+import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
-import { meanInTree } from '../comm/reduce-tree.ts';
 import { StudioError } from '../errors.ts';
-import { exchangeScalar } from '../interpret/interpreter.ts';
+import { outcomeOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
-import {
-  type MeasuredMemory,
-  outcomeOf,
-  type RankEngine,
-  type StepFeed,
-  type StepOutcome,
-} from '../schedule/rank-engine.ts';
+import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import { type Action, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
 import { BufferLedger } from './buffer-ledger.ts';
@@ -220,8 +214,8 @@ export class Executor implements RankEngine {
       const control = await this.device(
         readMapped(to.buffer, from.size, (mapped) => new Float32Array(mapped.slice().buffer)),
       );
-      const losses = await this.device(exchangeScalar(this.mailbox, action.region, control[CONTROL.loss]));
-      return outcomeOf(control, meanInTree(losses));
+      const mine = [control[CONTROL.loss], feed.stopRequested() ? 1 : 0];
+      return outcomeOf(control, await this.device(exchange(this.mailbox, action.region, mine)));
     };
   }
 

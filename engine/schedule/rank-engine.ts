@@ -1,4 +1,3 @@
-import { CONTROL } from '../ops/control.ts';
 import type { BytesByCategory } from './memory.ts';
 
 /** What the host gives to a step of training. */
@@ -10,6 +9,8 @@ export interface StepFeed {
   readonly input: Uint32Array<ArrayBuffer>;
   readonly target: Uint32Array<ArrayBuffer>;
   readonly lr: number;
+  /** Asked when the step is reported: whether this rank has been told to stop. */
+  readonly stopRequested: () => boolean;
 }
 
 /** What a step of training says when it is done. */
@@ -20,6 +21,8 @@ export interface StepOutcome {
   readonly gradNorm: number;
   /** Whether this step or an earlier one was not finite, so that nothing is updated any more. */
   readonly halted: boolean;
+  /** Whether some rank has been told to stop: all ranks hear it of the same step. */
+  readonly stopRequested: boolean;
 }
 
 /** Memory of one rank as it was measured. */
@@ -46,14 +49,4 @@ export interface RankEngine {
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> };
   memory(): MeasuredMemory;
   close(): Promise<void>;
-}
-
-/** Reads the outcome from a step's control tensor. */
-export function outcomeOf(control: Float32Array, lossMean: number): StepOutcome {
-  return {
-    loss: control[CONTROL.loss],
-    lossMean,
-    gradNorm: control[CONTROL.gradNorm],
-    halted: control[CONTROL.halted] !== 0,
-  };
 }
