@@ -4,9 +4,10 @@ import type {
   CorpusInfo,
   DeviceList,
   ErrorBody,
+  FileList,
+  QuickStart,
   Run,
   RunList,
-  RunSummary,
   UploadedFile,
 } from '../../server/contract.ts';
 import type { EventSlice } from './run-follower.ts';
@@ -77,7 +78,7 @@ export const deleteRun = (id: string) => ask<null>(runPath(id), { method: 'DELET
 export const listDevices = (signal?: AbortSignal) => ask<Devices>('/devices', { signal });
 
 /** Queues the demonstration: DDP and FULL_SHARD on the default corpus. */
-export const quickStart = () => ask<{ runs: RunSummary[] }>('/quick-start', json({}));
+export const quickStart = () => ask<QuickStart>('/quick-start', json({}));
 
 export const getEvents = (id: string, afterSeq: number, signal: AbortSignal) =>
   ask<EventSlice>(`${runPath(id)}/events?after=${afterSeq}&limit=2000`, { signal });
@@ -108,3 +109,9 @@ export function uploadFile(kind: 'text' | 'batches' | 'weights', file: File): Pr
 /** Where a checkpoint is downloaded from: a plain link, so that the browser streams and resumes it. */
 export const checkpointUrl = (id: string, name: string) =>
   `${BASE}${runPath(id)}/checkpoints/${encodeURIComponent(name)}`;
+
+/** Every step of every rank as CSV, made by the server as it is read. */
+export const stepsCsvUrl = (id: string) => `${BASE}${runPath(id)}/steps.csv`;
+
+/** What was uploaded before. */
+export const listFiles = (signal?: AbortSignal) => ask<FileList>('/files', { signal });

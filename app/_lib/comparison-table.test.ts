@@ -28,6 +28,7 @@ const run = (id: string, config: unknown, lossMeans: (number | 'NaN')[]): Compar
   byCategory: null,
   iterationMs: 12.5,
   lossMeans,
+  lossStride: 1,
 });
 
 const comparison: Comparison = {

@@ -52,10 +52,10 @@ export function comparisonCsv(comparison: Comparison): string {
     lossMeans.at(-1) ?? null,
     ...fields.map(({ values }) => values[i]),
   ]);
-  const steps = Math.max(0, ...runs.map(({ lossMeans }) => lossMeans.length));
-  const losses = Array.from({ length: steps }, (_, step) => [
-    step,
-    ...runs.map(({ lossMeans }) => lossMeans[step] ?? null),
-  ]);
+  const columns = runs.map(
+    ({ lossMeans, lossStride }) => new Map(lossMeans.map((loss, i) => [i * lossStride, loss] as const)),
+  );
+  const steps = [...new Set(columns.flatMap((column) => [...column.keys()]))].sort((a, b) => a - b);
+  const losses = steps.map((step) => [step, ...columns.map((column) => column.get(step) ?? null)]);
   return `${toCsv([head, ...rows])}\r\n${toCsv([['step', ...runs.map(({ run }) => `mean loss of ${run.name}`)], ...losses])}`;
 }

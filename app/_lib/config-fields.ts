@@ -236,6 +236,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         none: 'nothing',
         probe: ['x'],
       }),
+      { path: 'trainer.seed', label: 'Seed', input: 'integer', help: 'Of the initial weights.' },
       {
         path: 'init.mode',
         label: 'Initialise',
@@ -362,7 +363,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
     title: 'Trainer',
     about: 'Precision, accumulation, clipping, validation.',
     fields: [
-      { path: 'trainer.seed', label: 'Seed', input: 'integer', help: 'Of the initial weights.' },
       {
         path: 'precision',
         label: 'Precision',

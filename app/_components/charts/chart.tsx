@@ -152,11 +152,15 @@ export function Chart(props: ChartProps) {
   const index = hover !== null && hover < x.length ? hover : (props.restAt ?? x.length - 1);
   return (
     <figure className="min-w-0">
-      <figcaption className="mb-2 flex flex-wrap items-center gap-x-3 gap-y-1.5">
-        <span className="font-semibold">{props.title}</span>
-        {x.length ? <span className="text-xs text-faint">{props.formatX(index)}</span> : null}
+      <figcaption className="mb-2 flex items-baseline gap-x-3">
+        <span className="shrink-0 font-semibold">{props.title}</span>
+        {x.length ? <span className="min-w-0 flex-1 truncate text-xs text-faint">{props.formatX(index)}</span> : null}
         {zoomed ? (
-          <button type="button" onClick={resetZoom} className="rounded px-1.5 text-xs text-accent hover:bg-hover">
+          <button
+            type="button"
+            onClick={resetZoom}
+            className="shrink-0 rounded px-1.5 text-xs text-accent hover:bg-hover"
+          >
             Reset zoom
           </button>
         ) : null}
@@ -212,7 +216,7 @@ function options(
   onHover: (index: number | null) => void,
 ): uPlot.Options {
   const colour = (css: string) => resolveColour(element, css);
-  const [faint, line, panel, muted] = ['var(--faint)', 'var(--line)', 'var(--panel)', 'var(--muted)'].map(colour);
+  const [faint, line, panel, ink] = ['var(--faint)', 'var(--line)', 'var(--panel)', 'var(--ink)'].map(colour);
   const font = `11px ${getComputedStyle(element).fontFamily}`;
   const stepped = uPlot.paths.stepped?.({ align: 1 });
   const pxRatio = () => devicePixelRatio || 1;
@@ -269,7 +273,7 @@ function options(
           stroke,
           width: one.widthPx ?? (area ? 1 : 1.6),
           dash: one.dash ? [...one.dash] : undefined,
-          fill: area ? colour(`color-mix(in oklab, ${one.colour} 62%, var(--panel))`) : undefined,
+          fill: area ? colour(areaColour(one.colour)) : undefined,
           paths: latest.current.stepped ? stepped : undefined,
           points: { show: (u: uPlot) => !area && u.data[0].length === 1, size: 6, fill: stroke },
           spanGaps: false,
@@ -316,10 +320,17 @@ function options(
             ctx.moveTo(u.bbox.left, y);
             ctx.lineTo(u.bbox.left + u.bbox.width, y);
             ctx.stroke();
-            ctx.fillStyle = muted;
+            ctx.fillStyle = ink;
             ctx.textBaseline = y - u.bbox.top < 18 * pxRatio() ? 'top' : 'bottom';
             const nudge = (ctx.textBaseline === 'top' ? 3 : -3) * pxRatio();
-            ctx.fillText(label, u.bbox.left + u.bbox.width - 4 * pxRatio(), y + nudge);
+            // A rim of the panel's colour keeps it readable on whatever it lies.
+            ctx.setLineDash([]);
+            ctx.strokeStyle = panel;
+            ctx.lineWidth = 3 * pxRatio();
+            ctx.lineJoin = 'round';
+            const at = [u.bbox.left + u.bbox.width - 4 * pxRatio(), y + nudge] as const;
+            ctx.strokeText(label, ...at);
+            ctx.fillText(label, ...at);
           }
           ctx.restore();
         },
@@ -338,6 +349,11 @@ function options(
       ],
     },
   };
+}
+
+/** An area is its line's colour, thinned by the panel: less on dark, where thinning muddies. */
+function areaColour(colour: string): string {
+  return `light-dark(color-mix(in oklab, ${colour} 64%, var(--panel)), color-mix(in oklab, ${colour} 80%, var(--panel)))`;
 }
 
 /** The y axis: all that is drawn, with a little air; a level only when it does not press the rest flat. */

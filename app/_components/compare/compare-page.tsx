@@ -2,7 +2,7 @@
 
 import { useQuery } from '@tanstack/react-query';
 import Link from 'next/link';
-import { useMemo } from 'react';
+import { type ReactNode, useMemo } from 'react';
 import { CATEGORIES } from '../../../engine/trainer/events.ts';
 import type { Comparison } from '../../../server/contract.ts';
 import { ApiError, compareRuns } from '../../_lib/api.ts';
@@ -100,7 +100,7 @@ function Compared(props: {
           {props.problem}
         </Notice>
       ) : null}
-      <Headline runs={runs} />
+      <Headline runs={runs} labels={labels} />
       <GuideTable runs={runs} colourOf={colourOf} />
       <div className="grid gap-4 lg:grid-cols-2">
         <Bars
@@ -155,105 +155,111 @@ function labelsOf(runs: readonly ComparedRun[]): string[] {
 }
 
 /** The answer in a sentence, once there are two numbers to compare. */
-function Headline({ runs }: { runs: readonly ComparedRun[] }) {
-  const measured = runs.filter(({ peakBytes, iterationMs }) => peakBytes !== null && iterationMs !== null);
+function Headline({ runs, labels }: { runs: readonly ComparedRun[]; labels: readonly string[] }) {
+  const measured = runs.flatMap(({ peakBytes, iterationMs, lossMeans, lossStride }, i) =>
+    peakBytes !== null && iterationMs !== null
+      ? [{ label: labels[i], peakBytes, iterationMs, lossMeans, lossStride }]
+      : [],
+  );
   if (measured.length < 2) return null;
   const [first, ...rest] = measured;
-  const least = rest.reduce((a, b) => ((b.peakBytes ?? 0) < (a.peakBytes ?? 0) ? b : a));
-  const memory = (least.peakBytes ?? 0) / (first.peakBytes || 1);
-  const time = (least.iterationMs ?? 0) / (first.iterationMs || 1);
-  const said = (ratio: number, less: string, more: string) =>
-    Math.abs(ratio - 1) < 0.005
-      ? 'the same'
-      : ratio < 1
-        ? `${Math.round((1 - ratio) * 100)} % ${less}`
-        : `${Math.round((ratio - 1) * 100)} % ${more}`;
-  const sameLosses = measured.every(({ lossMeans }) =>
-    lossMeans.every((loss, i) => i >= first.lossMeans.length || loss === first.lossMeans[i]),
+  const least = rest.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const said = (ratio: number) => {
+    if (Math.abs(ratio - 1) < 0.005) return 'as much';
+    return ratio < 1 ? `${Math.round((1 - ratio) * 100)} % less` : `${Math.round((ratio - 1) * 100)} % more`;
+  };
+  const sameLosses = measured.every(
+    ({ lossMeans, lossStride }) =>
+      lossStride === first.lossStride &&
+      lossMeans.every((loss, i) => i >= first.lossMeans.length || loss === first.lossMeans[i]),
   );
+  const memory = said(least.peakBytes / first.peakBytes);
+  const time = said(least.iterationMs / first.iterationMs);
   return (
     <p className="text-base text-muted" data-testid="headline">
-      <b className="font-semibold text-ink">{least.run.strategy}</b> holds{' '}
-      <b className="font-semibold text-ink">{said(memory, 'less', 'more')}</b> memory than{' '}
-      <b className="font-semibold text-ink">{first.run.strategy}</b> and takes{' '}
-      <b className="font-semibold text-ink">{said(time, 'less', 'more')}</b> time a step
+      <Strong>{least.label}</Strong> holds <Strong>{memory}</Strong> memory {memory === 'as much' ? 'as' : 'than'}{' '}
+      <Strong>{first.label}</Strong> and takes <Strong>{time}</Strong> time for a step
       {sameLosses ? '; their losses are equal to the last bit.' : '.'}
     </p>
   );
 }
 
+function Strong({ children }: { children: ReactNode }) {
+  return <b className="font-semibold text-ink">{children}</b>;
+}
+
+const GUIDE_COLUMNS = [
+  { head: 'Strategy', right: false },
+  { head: 'Memory (MB)', right: true },
+  { head: 'to first', right: true },
+  { head: 'Iteration time (s)', right: true },
+  { head: 'to first', right: true },
+  { head: 'Loss', right: true },
+  { head: 'State', right: false },
+  { head: 'Run', right: false },
+] as const;
+
+/** The table of the FSDP guides: what a phone shows first are the two numbers that decide. */
 function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; colourOf: (id: string) => string }) {
   const first = runs[0];
-  const number = 'px-3 py-2 text-right whitespace-nowrap';
+  const cell = 'px-2 py-2 sm:px-3 whitespace-nowrap';
+  const number = `${cell} text-right`;
   return (
     <ScrollRegion label="Memory and time by strategy" className="panel">
-      <table className="w-full min-w-[680px]" aria-label="Comparison">
+      <table className="w-full" aria-label="Comparison">
         <thead className="border-b border-line">
           <tr className="caps">
-            {['Strategy', 'Run', 'State'].map((head) => (
-              <th key={head} scope="col" className="px-3 py-2 text-left font-medium first:pl-4">
+            {GUIDE_COLUMNS.map(({ head, right }, i) => (
+              <th
+                // biome-ignore lint/suspicious/noArrayIndexKey: two columns have the same head.
+                key={i}
+                scope="col"
+                className={`${right ? number : cell} font-medium whitespace-normal first:pl-4 last:pr-4 ${right ? '' : 'text-left'}`}
+              >
                 {head}
               </th>
             ))}
-            <th scope="col" className="px-3 py-2 text-right font-medium">
-              Memory (MB)
-            </th>
-            <th scope="col" className="px-3 py-2 text-right font-medium">
-              to first
-            </th>
-            <th scope="col" className="px-3 py-2 text-right font-medium">
-              Iteration time (s)
-            </th>
-            <th scope="col" className="px-3 py-2 text-right font-medium">
-              to first
-            </th>
-            <th scope="col" className="px-3 py-2 pr-4 text-right font-medium">
-              Loss
-            </th>
           </tr>
         </thead>
         <tbody>
-          {runs.map((compared) => {
-            const { run, peakBytes, iterationMs, lossMeans } = compared;
-            return (
-              <tr key={run.id} className="border-b border-line last:border-0">
-                <th scope="row" className="px-3 py-2 pl-4 text-left font-medium">
-                  <span className="flex items-center gap-2 whitespace-nowrap">
-                    <Dot colour={colourOf(run.id)} />
-                    <span className="font-mono text-xs">{run.strategy}</span>
-                    <span className="font-normal text-faint">× {run.devices}</span>
+          {runs.map(({ run, peakBytes, iterationMs, lossMeans }) => (
+            <tr key={run.id} className="border-b border-line last:border-0">
+              <th scope="row" className={`${cell} pl-4 text-left font-medium`}>
+                <span className="flex items-center gap-2">
+                  <Dot colour={colourOf(run.id)} />
+                  <span className="font-mono text-xs">{run.strategy}</span>
+                  <span className="font-normal text-faint">× {run.devices}</span>
+                </span>
+              </th>
+              <td
+                className={`${number} font-semibold`}
+                title={peakBytes === null ? undefined : formatExactBytes(peakBytes)}
+                data-bytes={peakBytes ?? undefined}
+              >
+                {formatMB(peakBytes)}
+              </td>
+              <td className={`${number} text-muted`}>{formatRatio(peakBytes, first.peakBytes)}</td>
+              <td className={`${number} font-semibold`} data-ms={iterationMs ?? undefined}>
+                {formatSeconds(iterationMs)}
+              </td>
+              <td className={`${number} text-muted`}>{formatRatio(iterationMs, first.iterationMs)}</td>
+              <td className={number}>{formatLoss(run.lossMean ?? lossMeans.at(-1))}</td>
+              <td className={`${cell} w-44 min-w-36`}>
+                {run.state === 'running' || run.state === 'stopping' ? (
+                  <Progress label={`Progress of ${run.name}`} done={run.stepsDone} of={run.steps} />
+                ) : (
+                  <span title={run.reason}>
+                    <StateChip state={run.state} />
                   </span>
-                </th>
-                <td className="px-3 py-2">
-                  <Link href={`/runs/${encodeURIComponent(run.id)}`} className="text-accent hover:underline">
-                    {run.name}
-                  </Link>
-                </td>
-                <td className="w-44 px-3 py-2">
-                  {run.state === 'running' || run.state === 'stopping' ? (
-                    <Progress label={`Progress of ${run.name}`} done={run.stepsDone} of={run.steps} />
-                  ) : (
-                    <span title={run.reason}>
-                      <StateChip state={run.state} />
-                    </span>
-                  )}
-                </td>
-                <td
-                  className={`${number} font-semibold`}
-                  title={peakBytes === null ? undefined : formatExactBytes(peakBytes)}
-                  data-bytes={peakBytes ?? undefined}
-                >
-                  {formatMB(peakBytes)}
-                </td>
-                <td className={`${number} text-muted`}>{formatRatio(peakBytes, first.peakBytes)}</td>
-                <td className={`${number} font-semibold`} data-ms={iterationMs ?? undefined}>
-                  {formatSeconds(iterationMs)}
-                </td>
-                <td className={`${number} text-muted`}>{formatRatio(iterationMs, first.iterationMs)}</td>
-                <td className={`${number} pr-4`}>{formatLoss(lossMeans.at(-1))}</td>
-              </tr>
-            );
-          })}
+                )}
+              </td>
+              <td className={`${cell} pr-4`}>
+                <Link href={`/runs/${encodeURIComponent(run.id)}`} className="text-accent hover:underline">
+                  {run.name}
+                </Link>
+              </td>
+            </tr>
+          ))}
         </tbody>
       </table>
     </ScrollRegion>

@@ -1,7 +1,8 @@
 'use client';
 
+import { useQuery } from '@tanstack/react-query';
 import { type ReactNode, useId, useRef, useState } from 'react';
-import { uploadFile } from '../../_lib/api.ts';
+import { listFiles, uploadFile } from '../../_lib/api.ts';
 import type { Field } from '../../_lib/config-fields.ts';
 import { formatBytes } from '../../_lib/format.ts';
 import { Button } from '../ui/button.tsx';
@@ -262,11 +263,15 @@ function FileControl(props: ControlProps & { field: Field & { input: 'file' } })
   const { field, value, onChange } = props;
   const input = useRef<HTMLInputElement>(null);
   const [state, setState] = useState<{ text: string; bad: boolean } | null>(null);
+  const files = useQuery({ queryKey: ['files'], queryFn: ({ signal }) => listFiles(signal), retry: false });
+  const endings = ACCEPT[field.upload].split(',').filter((ending) => ending.startsWith('.'));
+  const known = (files.data?.files ?? []).filter(({ path }) => endings.some((ending) => path.endsWith(ending)));
   const upload = async (file: File) => {
     setState({ text: `Uploading ${file.name}, ${formatBytes(file.size)}…`, bad: false });
     try {
       const { path, bytes } = await uploadFile(field.upload, file);
       onChange(path);
+      void files.refetch();
       setState({ text: `${file.name} is in the data folder, ${formatBytes(bytes)}`, bad: false });
     } catch (error) {
       setState({ text: error instanceof Error ? error.message : String(error), bad: true });
@@ -283,10 +288,18 @@ function FileControl(props: ControlProps & { field: Field & { input: 'file' } })
           className="field-box font-mono text-xs"
           value={typeof value === 'string' ? value : ''}
           placeholder={field.none ?? 'path in the data folder'}
+          list={known.length ? `${props.id}-known` : undefined}
           spellCheck={false}
           autoComplete="off"
           onChange={(e) => onChange(field.none && e.target.value === '' ? null : e.target.value)}
         />
+        <datalist id={`${props.id}-known`}>
+          {known.map(({ path, bytes }) => (
+            <option key={path} value={path}>
+              {formatBytes(bytes)}
+            </option>
+          ))}
+        </datalist>
         <input
           ref={input}
           type="file"

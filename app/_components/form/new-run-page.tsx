@@ -157,10 +157,10 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
         </aside>
       </div>
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
-        <p className="min-w-0 flex-1 truncate">
+        <a href="#prediction" className="min-w-0 flex-1 truncate py-1">
           <span className="font-semibold">{peak === undefined ? '…' : formatBytes(peak)}</span>
           <span className="text-muted"> {problems.size ? `${problems.size} to fix` : 'a rank, predicted'}</span>
-        </p>
+        </a>
         <Button type="submit" look="primary" disabled={!ready || create.isPending}>
           {create.isPending ? 'Starting…' : 'Start run'}
         </Button>
@@ -259,7 +259,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
     queryFn: ({ signal }) => getCorpus({ kind, path, blockSize }, signal),
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
-    enabled: kind === 'moby-dick' || path !== null,
+    enabled: kind === 'moby-dick' || (kind === 'wikitext2' && path !== null),
   });
   const needsVocabulary = valueAt(settled, 'model.vocabSize') === null;
   const vocabSize = corpus.data?.vocabSize ?? null;
@@ -274,7 +274,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
     return { key: current ? 'current' : `as ${label}`, label, current, strategy };
   });
   const jobs =
-    legal && (!needsVocabulary || vocabSize !== null)
+    legal && kind !== 'batches' && (!needsVocabulary || vocabSize !== null)
       ? [
           { key: 'current', config, profile },
           ...strategies
@@ -287,13 +287,15 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
 
   const waitingFor = !legal
     ? 'fix what is marked to predict'
-    : needsVocabulary && vocabSize === null
-      ? corpus.error
-        ? 'no vocabulary'
-        : corpus.isFetching
-          ? 'preparing the data for its vocabulary…'
-          : 'waits for the data'
-      : null;
+    : kind === 'batches'
+      ? 'a batches file has its own shapes: the run’s page has the prediction'
+      : needsVocabulary && vocabSize === null
+        ? corpus.error
+          ? 'no vocabulary'
+          : corpus.isFetching
+            ? 'preparing the data for its vocabulary…'
+            : 'waits for the data'
+        : null;
   const corpusNote = corpus.error
     ? corpus.error.message
     : corpus.data

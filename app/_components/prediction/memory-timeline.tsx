@@ -57,7 +57,7 @@ function stepName(plan: Plan, index: number): string {
   const step = plan.steps[index];
   if (!step) return '';
   const { liveBytes } = plan.timeline[index];
-  return `${formatBytes(liveBytes)} live${liveBytes === plan.liveBytes ? ', the peak' : ''} at ${step.label}, ${step.unit}`;
+  return `${formatBytes(liveBytes)} live${liveBytes === plan.liveBytes ? ', the peak' : ''} at ${step.label}`;
 }
 
 function phasesOf(plan: Plan): ChartRegion[] {

@@ -35,7 +35,7 @@ export function PredictionPanel(props: {
   const plan = outcome?.plan ?? null;
   const stale = props.waitingFor !== null || props.predictions.pending;
   return (
-    <section aria-label="Predicted memory" className="panel p-4 sm:p-5">
+    <section id="prediction" aria-label="Predicted memory" className="panel scroll-mt-16 p-4 sm:p-5">
       <div className="flex flex-wrap items-center justify-between gap-x-3">
         <h2 className="font-semibold">Predicted memory of a rank</h2>
         <span className="text-xs text-faint" role="status">

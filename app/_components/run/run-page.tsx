@@ -1,10 +1,10 @@
 'use client';
 
-import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRouter } from 'next/navigation';
 import { useMemo, useState } from 'react';
 import type { Run } from '../../../server/contract.ts';
-import { ApiError, deleteRun, stopRun } from '../../_lib/api.ts';
+import { ApiError, deleteRun, listRuns, stepsCsvUrl, stopRun } from '../../_lib/api.ts';
 import { fullestRank, median, ranksOf } from '../../_lib/chart-data.ts';
 import { toYaml, valueAt } from '../../_lib/config-draft.ts';
 import {
@@ -25,7 +25,7 @@ import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { useRun } from '../../_lib/use-runs.ts';
 import { Progress, progressColour } from '../runs/progress.tsx';
 import { isActive, StateChip } from '../runs/state-chip.tsx';
-import { Button, ButtonLink } from '../ui/button.tsx';
+import { Button, ButtonLink, buttonClass } from '../ui/button.tsx';
 import { ConfirmButton } from '../ui/confirm.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -117,6 +117,7 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
               {run.state === 'stopping' ? 'Stopping…' : 'Stop'}
             </Button>
           ) : null}
+          <GroupLink run={run} />
           <ButtonLink href={`/runs/new?from=${encodeURIComponent(run.id)}`}>
             <Icon name="clone" className="size-3.5" />
             Clone
@@ -163,6 +164,23 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
   );
 }
 
+/** To the comparison with the runs that were queued together with this one. */
+function GroupLink({ run }: { run: Run }) {
+  const { data } = useQuery({
+    queryKey: ['runs'],
+    queryFn: ({ signal }) => listRuns(signal),
+    enabled: run.group !== null,
+  });
+  const ids = (data?.runs ?? []).filter(({ group }) => run.group !== null && group === run.group).map(({ id }) => id);
+  if (ids.length < 2) return null;
+  return (
+    <ButtonLink href={`/compare?ids=${ids.reverse().map(encodeURIComponent).join(',')}`}>
+      <Icon name="compare" className="size-3.5" />
+      Compare
+    </ButtonLink>
+  );
+}
+
 function adapterNames({ adapters, devices }: Run): string {
   const names = [...new Set(adapters.map(({ name, software }) => (software ? `${name} (software)` : name)))];
   return `${names.join(', ')}${names.length === 1 && devices > 1 ? ', shared' : ''}`;
@@ -187,21 +205,23 @@ function Body({ run, followed }: { run: Run; followed: FollowedRun }) {
       <div className="flex flex-wrap items-stretch gap-4">
         <Tiles run={run} log={log} version={version} />
       </div>
-      {ranks.length > 1 ? (
-        <div className="flex items-center gap-2">
-          <span className="caps" id="rank-choice">
-            Show
-          </span>
-          <Segmented<number | 'all'>
-            label="Rank"
-            labelledBy="rank-choice"
-            segments={[
-              { value: 'all', label: 'All ranks' },
-              ...ranks.map((rank) => ({ value: rank, label: `Rank ${rank}` })),
-            ]}
-            value={chosen}
-            onChange={setChosen}
-          />
+      {ranks.length ? (
+        <div className="flex flex-wrap items-center gap-2">
+          {ranks.length > 1 ? (
+            <Segmented<number | 'all'>
+              label="Ranks to show"
+              segments={[
+                { value: 'all', label: 'All ranks' },
+                ...ranks.map((rank) => ({ value: rank, label: `Rank ${rank}` })),
+              ]}
+              value={chosen}
+              onChange={setChosen}
+            />
+          ) : null}
+          <a href={stepsCsvUrl(run.id)} download className={`${buttonClass('quiet')} ml-auto`}>
+            <Icon name="download" className="size-3.5" />
+            Steps as CSV
+          </a>
         </div>
       ) : null}
       <div className="grid gap-4 lg:grid-cols-2">

@@ -18,6 +18,7 @@ import { isActive, StateChip } from './state-chip.tsx';
 /** All runs, newest first: what each is doing and what it costs. Two or more ticked go to their comparison. */
 export function RunsPage() {
   const { data, error, isPending } = useRuns();
+  const now = useNow();
   const runs = data?.runs ?? [];
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const chosen = runs.filter(({ id }) => ticked.has(id)).map(({ id }) => id);
@@ -86,6 +87,7 @@ export function RunsPage() {
             {runs.map((run) => (
               <RunRow
                 key={run.id}
+                now={now}
                 run={run}
                 colour={colourOf(run.id)}
                 ticked={ticked.has(run.id)}
@@ -122,6 +124,7 @@ export function RunsPage() {
 }
 
 function RunRow({
+  now,
   run,
   colour,
   ticked,
@@ -131,11 +134,11 @@ function RunRow({
   colour: string;
   ticked: boolean;
   onTick: () => void;
+  now: number | null;
 }) {
-  const now = useNow();
   const cell = 'px-2.5 py-2 md:table-cell';
   return (
-    <tr className="relative grid grid-cols-[auto_1fr_auto] items-center gap-y-0.5 border-b border-line px-1.5 py-2 last:border-0 hover:bg-hover has-checked:bg-accent-soft/60 md:table-row md:p-0">
+    <tr className="relative grid grid-cols-[auto_1fr_1fr_1fr] items-center gap-y-0.5 border-b border-line px-1.5 py-2 last:border-0 hover:bg-hover has-checked:bg-accent-soft/60 md:table-row md:p-0">
       <td className="row-span-2 self-start py-2 pl-2 md:table-cell md:w-9 md:pl-3.5 md:align-middle">
         <input
           type="checkbox"
@@ -145,7 +148,7 @@ function RunRow({
           className="relative z-10 block size-4 accent-[var(--accent-fill)] pointer-coarse:size-5"
         />
       </td>
-      <td className={`${cell} min-w-0`}>
+      <td className={`${cell} col-span-2 min-w-0`}>
         <div className="flex min-w-0 items-center gap-2">
           <Dot colour={colour} />
           <Link
@@ -163,17 +166,17 @@ function RunRow({
           {run.adapter}
         </p>
       </td>
-      <td className={`${cell} self-start`}>
+      <td className={`${cell} self-start max-md:text-right`}>
         <span title={run.reason}>
           <StateChip state={run.state} />
         </span>
       </td>
-      <td className={`${cell} col-start-2 col-span-2 font-mono text-xs text-muted max-md:py-0 md:text-ink`}>
+      <td className={`${cell} col-start-2 col-span-3 font-mono text-xs text-muted max-md:py-0 md:text-ink`}>
         {run.strategy}
         <span className="md:hidden"> · {run.devices} ranks</span>
       </td>
       <td className={`${cell} hidden`}>{run.devices}</td>
-      <td className={`${cell} col-start-2 col-span-2 md:w-48`}>
+      <td className={`${cell} col-start-2 col-span-3 md:w-48`}>
         {run.state === 'queued' ? (
           <span className="block max-w-56 truncate text-xs text-faint" title={run.reason}>
             {run.reason}
@@ -203,10 +206,10 @@ const formatTimeIfKnown = (iso: string, now: number | null) => (now === null ? u
 function Figure({ label, value, title }: { label: string; value: string; title?: string }) {
   return (
     <td
-      className="col-start-2 col-span-2 flex justify-between px-2.5 text-xs md:table-cell md:py-2 md:text-right md:text-sm md:whitespace-nowrap md:last:pr-4"
+      className="px-2.5 whitespace-nowrap max-md:last:text-right md:table-cell md:py-2 md:text-right md:last:pr-4 max-md:nth-last-3:col-start-2"
       title={title}
     >
-      <span className="text-faint md:hidden">{label}</span>
+      <span className="caps block md:hidden">{label}</span>
       {value}
     </td>
   );
