@@ -47,14 +47,15 @@ export interface Program {
 export const UNIFORM_SLOT_BYTES = 256;
 
 /**
- * Gives every tensor its place. State lies at the bottom and is shared, by name, by the programs of all batch shapes; above
- * it each program's other tensors are packed by interval over the whole step, across categories: largest first, each at the
+ * Gives every tensor its place. State lies at the bottom and is shared, by name, by the programs of all batch shapes; in the
+ * room that it leaves each program's other tensors are packed by interval over the whole step, across categories: largest first, each at the
  * lowest offset that no tensor alive at the same time occupies. Staging slots and the uniforms of the dispatches are
  * buffers of their own. Throws StudioError `out-of-memory`, naming the tensor, when one binding is over the adapter's limit.
  */
 export function packMemory(programs: readonly Program[], profile: AdapterProfile): MemoryPlan {
   const align = Math.max(16, profile.offsetAlignmentBytes);
   const capacity = Math.floor(profile.maxBufferBytes / align) * align;
+  const limitBytes = Math.min(profile.maxBindingBytes, capacity);
   const slabEnds: number[] = [];
   const placeIn = (busy: readonly Interval[], bytes: number): Interval => {
     const from = lowestGap(busy, roundUp(bytes, align), capacity);
@@ -63,18 +64,17 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
     slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, to - slab * capacity);
     return { from, to };
   };
-  for (const { tensors } of programs) for (const t of tensors) if (t.space === 'device') refuseTooLarge(t, profile);
+  for (const { tensors } of programs)
+    for (const t of tensors) if (t.space === 'device') refuseTooLarge(t, limitBytes, profile.name);
 
   const state = new Map<string, Interval>();
-  const stateOrder: Interval[] = [];
+  let floor: Interval[] = [];
   for (const t of programs.flatMap((p) => p.tensors.filter((x) => x.space === 'device' && x.state))) {
     if (state.has(t.name)) continue;
-    const interval = placeIn(stateOrder, t.bytes);
-    stateOrder.push(interval);
+    const interval = placeIn(floor, t.bytes);
+    floor = joined([...floor, interval]);
     state.set(t.name, interval);
   }
-  const stateEnd = stateOrder.reduce((end, s) => Math.max(end, s.to), 0);
-  const floor: Interval[] = stateEnd ? [{ from: 0, to: stateEnd }] : [];
 
   const intervals = programs.map((program) => packPassing(program, floor, placeIn));
   const slabs: Slab[] = Array.from(slabEnds, (bytes) => ({ bytes: bytes ?? 0, space: 'device' as const }));
@@ -103,7 +103,7 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   return { slabs, placements, uniformOffsets, reservedBytes: slabs.reduce((sum, s) => sum + s.bytes, 0) };
 }
 
-/** Packs the tensors that live within the step, above `floor`. */
+/** Packs the tensors that live within the step, in the room that `floor` leaves. */
 function packPassing(
   { tensors, lives }: Program,
   floor: readonly Interval[],
@@ -116,7 +116,10 @@ function packPassing(
   for (const tensor of passing) {
     const life = lives[tensor.id];
     const busy = placed.filter((p) => p.life.first <= life.last && life.first <= p.life.last).map((p) => p.interval);
-    const interval = placeIn([...floor, ...busy.sort((a, b) => a.from - b.from)], tensor.bytes);
+    const interval = placeIn(
+      [...floor, ...busy].sort((a, b) => a.from - b.from),
+      tensor.bytes,
+    );
     placed.push({ interval, life });
     byTensor.set(tensor.id, interval);
   }
@@ -126,6 +129,17 @@ function packPassing(
 interface Interval {
   readonly from: number;
   readonly to: number;
+}
+
+/** The same busy ranges in ascending order, those that touch made one. */
+function joined(intervals: readonly Interval[]): Interval[] {
+  const list: Interval[] = [];
+  for (const interval of [...intervals].sort((a, b) => a.from - b.from)) {
+    const last = list[list.length - 1];
+    if (last?.to === interval.from) list[list.length - 1] = { from: last.from, to: interval.to };
+    else list.push(interval);
+  }
+  return list;
 }
 
 /** Lowest offset of a gap of `bytes` between busy intervals in ascending order, not straddling a slab's end. */
@@ -142,13 +156,13 @@ function lowestGap(busy: readonly Interval[], bytes: number, capacity: number): 
   return offset;
 }
 
-function refuseTooLarge(tensor: Tensor, profile: AdapterProfile): void {
-  if (tensor.bytes <= Math.min(profile.maxBindingBytes, profile.maxBufferBytes)) return;
+function refuseTooLarge(tensor: Tensor, limitBytes: number, adapter: string): void {
+  if (tensor.bytes <= limitBytes) return;
   throw new StudioError(
     'out-of-memory',
-    `${tensor.name} has ${tensor.bytes} bytes, and ${profile.name} binds at most ${profile.maxBindingBytes} at once. ` +
+    `${tensor.name} has ${tensor.bytes} bytes, and ${adapter} binds at most ${limitBytes} at once. ` +
       'Wrap smaller units (strategy.autoWrapPolicy), lower strategy.bucketCapMiB, or use a smaller batch',
-    { tensor: tensor.name, bytes: tensor.bytes, limitBytes: profile.maxBindingBytes },
+    { tensor: tensor.name, bytes: tensor.bytes, limitBytes },
   );
 }
 

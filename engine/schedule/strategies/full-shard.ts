@@ -25,38 +25,69 @@ export function fullShard(program: UnitProgram, options: FullShardOptions): Stra
   const byFirstVisit = (a: Use, b: Use) => a.firstVisit - b.firstVisit;
   const forward = units.flatMap((u) => u.filter((use) => use.name === 'forward')).sort(byFirstVisit);
   const backward = units.flatMap((u) => u.filter((use) => use.name === 'backward')).sort(byFirstVisit);
-  const firstOfRoot = whole.map((use) => ({ ...use, ...atStart }));
-  const limited = [...forward, ...backward].map((use, k): Gather => {
-    const two = k - 2;
-    const afterFreeOf = options.limitAllGathers && two >= 0 ? two + firstOfRoot.length : null;
+  const ofRoot = whole.map((use): Gather => ({ ...use, ...atStart }));
+  const all = [...forward, ...backward];
+  let issued = 0;
+  const ofUnits = all.map((use, k): Gather => {
     const isForward = k < forward.length;
-    const place = isForward
-      ? placeInForward(forward, k, options)
-      : placeInBackward(backward, k - forward.length, options);
-    return { ...use, ...place, afterFreeOf };
+    const place = isForward ? atStart : placeInBackward(backward, k - forward.length, program, options);
+    const before = endedBefore(all, k);
+    const waited = freeToAwait(before, k, isForward, options);
+    // A gather is listed after the free that it waits for, and gathers in the order of their uses.
+    issued = Math.max(issued, place.issueBeforeVisit, waited === null ? 0 : all[waited].lastVisit + 1);
+    return {
+      ...use,
+      ...place,
+      issueBeforeVisit: issued,
+      afterFreeOf: waited === null ? null : waited + ofRoot.length,
+    };
   });
-  return { sharded: true, groups, gathers: [...firstOfRoot, ...limited] };
+  return { sharded: true, groups, gathers: [...ofRoot, ...ofUnits] };
 }
 
 const atStart = { issueBeforeVisit: 0, afterReductions: false, afterFreeOf: null, afterVisitBefore: false } as const;
 
-/** With the limiter, as soon as the gather before the last is freed; without it, at once. */
-function placeInForward(forward: readonly Use[], k: number, { limitAllGathers }: FullShardOptions) {
-  if (!limitAllGathers || k < 2) return atStart;
-  return { ...atStart, issueBeforeVisit: forward[k - 2].lastVisit + 1 };
+/** Earlier uses that end before use `k` begins, in the order in which they end. */
+function endedBefore(uses: readonly Use[], k: number): number[] {
+  const ended = uses.slice(0, k).map((_, j) => j);
+  return ended
+    .filter((j) => uses[j].lastVisit < uses[k].firstVisit)
+    .sort((a, b) => uses[a].lastVisit - uses[b].lastVisit);
+}
+
+/**
+ * The use whose free the gather of use `k` awaits. With the limiter at most one earlier gather is outstanding: the unit
+ * that ended last, or, where units around this one are still in use, those alone. BACKWARD_POST awaits the unit before.
+ */
+function freeToAwait(
+  ended: readonly number[],
+  k: number,
+  isForward: boolean,
+  { limitAllGathers, backwardPrefetch }: FullShardOptions,
+): number | null {
+  const inUse = k - ended.length;
+  const isPost = !isForward && backwardPrefetch === 'BACKWARD_POST';
+  if (!limitAllGathers && !isPost) return null;
+  const mayStay = inUse > 0 || isPost ? 0 : 1;
+  return ended[ended.length - 1 - mayStay] ?? null;
 }
 
 /**
  * BACKWARD_PRE: before the backward of the unit before it, so that communication and computation overlap, at the price of
  * two gathered units. BACKWARD_POST: once that unit is freed, before its gradients are reduced. None: on demand.
  */
-function placeInBackward(backward: readonly Use[], k: number, { backwardPrefetch }: FullShardOptions) {
+function placeInBackward(
+  backward: readonly Use[],
+  k: number,
+  program: UnitProgram,
+  { backwardPrefetch }: FullShardOptions,
+) {
   const own = backward[k].firstVisit;
   if (backwardPrefetch === null)
     return { ...atStart, issueBeforeVisit: own, afterReductions: true, afterVisitBefore: true };
-  if (backwardPrefetch === 'BACKWARD_POST')
-    return { ...atStart, issueBeforeVisit: k === 0 ? own : backward[k - 1].lastVisit + 1 };
-  return { ...atStart, issueBeforeVisit: k === 0 ? own - 1 : backward[k - 1].firstVisit };
+  const start = program.visits.findIndex((visit) => visit.phase === 'backward');
+  if (backwardPrefetch === 'BACKWARD_POST') return { ...atStart, issueBeforeVisit: k === 0 ? own : start };
+  return { ...atStart, issueBeforeVisit: k === 0 ? Math.max(start, own - 1) : backward[k - 1].firstVisit };
 }
 
 function usesOf(program: UnitProgram, group: Group, index: number): Use[] {

@@ -32,7 +32,7 @@ export interface Gather {
   readonly issueBeforeVisit: number;
   /** … and after the reductions that follow the visit before it, if true. */
   readonly afterReductions: boolean;
-  /** Index of an earlier gather whose unit must be freed before this one starts (limitAllGathers). */
+  /** Index of an earlier gather whose unit must be freed before this one starts (limitAllGathers, BACKWARD_POST). */
   readonly afterFreeOf: number | null;
   /** Whether it also has to wait until the visit before it is done: a gather on demand. */
   readonly afterVisitBefore: boolean;
