@@ -24,7 +24,7 @@ export const WorkerStart = z.strictObject({
   runFolder: z.string(),
   /** Whether the listed lives of tensors are checked against what the device touched, at a cost in speed. */
   recordTouches: z.boolean(),
-  /** Where rank 0 writes the final weights straight from the shards as safetensors, if asked for. */
+  /** Where rank 0 writes the final weights straight from the shards as safetensors, if asked for; the same for all ranks. */
   weightsFile: z.string().nullable(),
 });
 export type WorkerStart = z.infer<typeof WorkerStart>;
@@ -32,9 +32,12 @@ export type WorkerStart = z.infer<typeof WorkerStart>;
 export const ToWorker = z.discriminatedUnion('type', [WorkerStart, z.strictObject({ type: z.literal('stop') })]);
 export type ToWorker = z.infer<typeof ToWorker>;
 
+/** What the heartbeat thread writes to its own pipe, a line of JSON a second. `phase` is for the person who waits. */
+export const Heartbeat = z.strictObject({ phase: z.string(), step: z.number().int().nullable() });
+
 export const FromWorker = z.discriminatedUnion('type', [
-  /** From a thread of its own, every second, whatever the main thread does. `phase` is for the person who waits. */
-  z.strictObject({ type: z.literal('heartbeat'), phase: z.string(), step: z.number().int().nullable() }),
+  /** What the parent makes of each line of the heartbeat pipe. */
+  z.strictObject({ type: z.literal('heartbeat'), ...Heartbeat.shape }),
   z.strictObject({ type: z.literal('event'), event: RunEvent }),
   /** The worker's ranks are done; it exits with code 0 after this. */
   z.strictObject({

@@ -44,29 +44,39 @@ export async function* gatherPart(rank: SavingRank, name: string, part: Checkpoi
   }
 }
 
+/** A part of a parameter, as a checkpoint asks for it. */
+export interface SavedPart {
+  readonly name: string;
+  readonly part: CheckpointPart;
+}
+
 /** The order in which a full checkpoint asks for parts: all parameters, then the state of each. */
-export function* partsInOrder(run: CompiledRun, optimizer: ExperimentConfig['optimizer'], step: number) {
-  for (const { name } of run.model.parameters) yield { name, part: 'param' as CheckpointPart };
+export function* partsInOrder(
+  run: CompiledRun,
+  optimizer: ExperimentConfig['optimizer'],
+  step: number,
+): Generator<SavedPart> {
+  for (const { name } of run.model.parameters) yield { name, part: 'param' };
   if (step === 0) return;
   for (const { name } of run.model.parameters)
     for (const part of optimizerStateNames(optimizer)) yield { name, part: part as CheckpointPart };
 }
 
 /** Goes through the parts without keeping them: what every rank but 0 does, and rank 0 after its disk has failed. */
-export async function drainParts(
-  rank: SavingRank,
-  parts: Iterable<{ name: string; part: CheckpointPart }>,
-): Promise<void> {
+export async function drainParts(rank: SavingRank, parts: Iterable<SavedPart>): Promise<void> {
   for (const { name, part } of parts) for await (const _ of gatherPart(rank, name, part));
 }
 
-/** The description of a full checkpoint whose parts rank 0 gathers as they are written. `iter` is the number of steps done. */
+/**
+ * The description of a full checkpoint whose parts rank 0 gathers as they are written. `iter` is the number of steps done;
+ * `onPart` is given the pieces of each part as it is begun.
+ */
 export function fullCheckpointOf(
   rank: SavingRank,
   config: ExperimentConfig,
   iter: number,
   samples: number,
-  onPart: (name: string, part: CheckpointPart) => void,
+  onPart: (pieces: AsyncGenerator<Uint8Array>) => void,
 ): FullCheckpoint {
   const { optimizer } = config;
   const shared = { lr: optimizer.lr, weightDecay: optimizer.weightDecay, foreach: optimizer.foreach, step: iter };
@@ -80,8 +90,10 @@ export function fullCheckpointOf(
     config,
     extra: { samples },
     read: (name, part) => {
-      onPart(name, part);
-      return gatherPart(rank, name, part);
+      const pieces = gatherPart(rank, name, part);
+      onPart(pieces);
+      // Without `return`: a writer that gives up must not end the exchange half way.
+      return { [Symbol.asyncIterator]: () => ({ next: () => pieces.next() }) };
     },
   };
 }

@@ -161,7 +161,7 @@ class Supervision {
         corpusFolder,
         runFolder,
         recordTouches,
-        weightsFile: ranks.includes(0) ? weightsFile : null,
+        weightsFile,
       });
     }
     this.#started = true;

@@ -2,8 +2,11 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { createRequire } from 'node:module';
+import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { FromWorker, type ToWorker, type WorkerStart } from '../../engine/node/worker-protocol.ts';
+import { HEARTBEAT_DESCRIPTOR } from '../../engine/node/heartbeat.ts';
+import { FromWorker, Heartbeat, type ToWorker, type WorkerStart } from '../../engine/node/worker-protocol.ts';
 import { LastLines } from './last-lines.ts';
 
 /** A log file keeps this much of what a worker prints; the rest is dropped, and said so. */
@@ -50,8 +53,10 @@ export class WorkerProcess {
       cwd: projectFolder,
       env: options.env,
       execArgv: ['--import', loader],
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+      // The last is HEARTBEAT_DESCRIPTOR: a thread of the worker's writes there while its main thread is busy.
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
     });
+    this.#hearHeartbeats(options);
     this.#child.stdout?.on('data', (bytes: Buffer) => this.#keep(bytes));
     this.#child.stderr?.setEncoding('utf8').on('data', (text: string) => {
       this.#last.push(text);
@@ -108,10 +113,31 @@ export class WorkerProcess {
     if (!this.#ended) this.#child.kill(signal);
   }
 
+  /** One line of JSON a beat. */
+  #hearHeartbeats({ onMessage, onNonsense }: WorkerProcessOptions): void {
+    const pipe = this.#child.stdio[HEARTBEAT_DESCRIPTOR] as Readable | null;
+    if (!pipe) return;
+    createInterface({ input: pipe }).on('line', (line) => {
+      if (this.#ended) return;
+      const beat = Heartbeat.safeParse(parseJson(line));
+      if (beat.success) onMessage({ type: 'heartbeat', ...beat.data });
+      else onNonsense('a heartbeat that is none');
+    });
+    pipe.on('error', () => undefined);
+  }
+
   #keep(bytes: Buffer): void {
     if (this.#logBytes >= MAX_LOG_BYTES) return;
     this.#logBytes += bytes.length;
     this.#log.write(bytes);
     if (this.#logBytes >= MAX_LOG_BYTES) this.#log.write(`\n(cut here: a log keeps ${MAX_LOG_BYTES} bytes)\n`);
+  }
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
   }
 }
