@@ -1,5 +1,13 @@
 import { describe, expect, it } from 'vitest';
-import { alignColumn, fullestRank, median, nonFiniteLosses, stack, unionOfSteps } from './chart-data.ts';
+import {
+  alignColumn,
+  fullestRank,
+  median,
+  nonFiniteLosses,
+  scaleAfterFirst,
+  stack,
+  unionOfSteps,
+} from './chart-data.ts';
 import { appendEvents, emptyRunLog, type SequencedEvent } from './run-log.ts';
 
 const step = (
@@ -79,5 +87,17 @@ describe('what charts draw', () => {
 
   it('takes the median', () => {
     expect([median([]), median([3, 1, 2]), median([4, 1, 2, 3])]).toEqual([null, 2, 2.5]);
+  });
+
+  it('leaves a towering first step off the scale, and only that', () => {
+    expect(
+      scaleAfterFirst([
+        [900, 100, 90],
+        [800, 80, 70],
+      ]),
+    ).toEqual({ maxY: 125, firstMs: 900 });
+    expect(scaleAfterFirst([[150, 100, 90]])).toBeNull();
+    expect(scaleAfterFirst([[900, 100]])).toBeNull();
+    expect(scaleAfterFirst([])).toBeNull();
   });
 });

@@ -90,3 +90,15 @@ export function fullestRank(
   }
   return fullest;
 }
+
+/**
+ * The top of a scale for all values but each column's first, where the first ones tower over them (twice as high or more);
+ * null where they do not, or where there are too few to say.
+ */
+export function scaleAfterFirst(columns: readonly (readonly number[])[]): { maxY: number; firstMs: number } | null {
+  const first = Math.max(...columns.map((column) => column[0] ?? 0));
+  let rest = 0;
+  for (const column of columns) for (let i = 1; i < column.length; i++) rest = Math.max(rest, column[i]);
+  const enough = columns.length > 0 && columns.every((column) => column.length >= 3);
+  return enough && first >= 2 * rest && rest > 0 ? { maxY: rest * 1.25, firstMs: first } : null;
+}

@@ -34,6 +34,18 @@ export interface ChartRegion {
   readonly label: string;
 }
 
+/** A row of coloured spans under the x axis. */
+export interface ChartLane {
+  readonly label: string;
+  readonly spans: readonly { readonly from: number; readonly to: number; readonly colour: string }[];
+}
+
+const X_AXIS_PX = 26;
+const LANE_PX = 9;
+const LANE_GAP_PX = 3;
+const lanesHeightPx = (lanes: readonly ChartLane[] = []) =>
+  lanes.length ? lanes.length * (LANE_PX + LANE_GAP_PX) + LANE_GAP_PX : 0;
+
 interface ChartProps {
   readonly title: string;
   /** What the chart shows, in words, for who does not see it. */
@@ -54,6 +66,8 @@ interface ChartProps {
   /** The top of the y axis, for charts that share a scale. */
   readonly maxY?: number;
   readonly legend?: boolean;
+  /** Rows under the x axis: what goes on in parallel. */
+  readonly lanes?: readonly ChartLane[];
   readonly aside?: ReactNode;
   readonly empty?: string;
 }
@@ -86,6 +100,7 @@ export function Chart(props: ChartProps) {
     heightPx,
     props.stepped,
     x.length > 0,
+    props.lanes?.length,
   ]);
   const data = useMemo((): uPlot.AlignedData => [x as number[], ...drawn.map(({ values }) => values)], [x, drawn]);
   const latestData = useRef(data);
@@ -141,7 +156,7 @@ export function Chart(props: ChartProps) {
   useEffect(() => {
     // Before its first frame it has no scales to keep, and draws these anyway.
     if (plot.current?.status === 1) plot.current.redraw(false, true);
-  }, [props.levels, props.regions, props.maxY]);
+  }, [props.levels, props.regions, props.lanes, props.maxY]);
 
   const resetZoom = () => {
     zoom.current = null;
@@ -215,7 +230,13 @@ function options(
   onZoom: (range: [number, number] | null) => void,
   onHover: (index: number | null) => void,
 ): uPlot.Options {
-  const colour = (css: string) => resolveColour(element, css);
+  // For the life of this plot: a new look makes a new one.
+  const resolved = new Map<string, string>();
+  const colour = (css: string): string => {
+    const known = resolved.get(css) ?? resolveColour(element, css);
+    resolved.set(css, known);
+    return known;
+  };
   const [faint, line, panel, ink] = ['var(--faint)', 'var(--line)', 'var(--panel)', 'var(--ink)'].map(colour);
   const font = `11px ${getComputedStyle(element).fontFamily}`;
   const stepped = uPlot.paths.stepped?.({ align: 1 });
@@ -223,7 +244,7 @@ function options(
   return {
     width: Math.max(120, Math.floor(element.clientWidth)),
     height: heightPx,
-    padding: [latest.current.regions ? 18 : 10, 8, 0, 0],
+    padding: [latest.current.regions ? 18 : 10, 8, lanesHeightPx(latest.current.lanes), 0],
     legend: { show: false },
     cursor: {
       points: { size: 7, width: 1.5, fill: panel },
@@ -246,7 +267,7 @@ function options(
         font,
         grid: { show: false },
         ticks: { stroke: line, size: 4, width: 1 },
-        size: 26,
+        size: X_AXIS_PX,
         gap: 3,
         space: 56,
         values: (_u, splits) => splits.map((v) => (Number.isInteger(v) ? v.toLocaleString('en-US') : '')),
@@ -257,10 +278,10 @@ function options(
         grid: { stroke: line, width: 1 },
         ticks: { show: false },
         gap: 6,
-        space: 34,
+        space: 26,
         size: (_u, values) => Math.min(92, Math.max(36, ...(values ?? []).map((v) => (v ?? '').length * 6.4 + 12))),
         splits: (_u, _axis, min, max, increment) => niceSplits(min, max, increment, latest.current),
-        values: (_u, splits) => splits.map((v) => latest.current.format(v)),
+        values: (_u, splits) => splits.map((v) => shortTick(latest.current.format(v))),
       },
     ],
     series: [
@@ -305,6 +326,9 @@ function options(
         },
       ],
       draw: [
+        (u) => {
+          drawLanes(u, latest.current.lanes ?? [], pxRatio(), faint, colour);
+        },
         (u) => {
           const { ctx } = u;
           ctx.save();
@@ -351,6 +375,33 @@ function options(
   };
 }
 
+function drawLanes(
+  u: uPlot,
+  lanes: readonly ChartLane[],
+  ratio: number,
+  ink: string,
+  colour: (css: string) => string,
+): void {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.textAlign = 'right';
+  ctx.textBaseline = 'middle';
+  lanes.forEach(({ label, spans }, i) => {
+    const top = bbox.top + bbox.height + (X_AXIS_PX + LANE_GAP_PX + i * (LANE_PX + LANE_GAP_PX)) * ratio;
+    ctx.font = `${10 * ratio}px ${getComputedStyle(u.root).fontFamily}`;
+    ctx.fillStyle = ink;
+    ctx.fillText(label, bbox.left - 6 * ratio, top + (LANE_PX / 2) * ratio);
+    for (const { from, to, colour: css } of spans) {
+      const left = Math.max(bbox.left, u.valToPos(from, 'x', true));
+      const right = Math.min(bbox.left + bbox.width, u.valToPos(to, 'x', true));
+      if (right <= left) continue;
+      ctx.fillStyle = colour(css);
+      ctx.fillRect(left, top, Math.max(1, right - left), LANE_PX * ratio);
+    }
+  });
+  ctx.restore();
+}
+
 /** An area is its line's colour, thinned by the panel: less on dark, where thinning muddies. */
 function areaColour(colour: string): string {
   return `light-dark(color-mix(in oklab, ${colour} 64%, var(--panel)), color-mix(in oklab, ${colour} 80%, var(--panel)))`;
@@ -367,6 +418,9 @@ function yRange(min: number | null, max: number | null, { levels = [], fromZero,
   const air = (high - low || Math.abs(high) || 1) * 0.08;
   return [low - air, high + air];
 }
+
+/** "12.5000" as "12.5", "0.00 ms" as "0 ms". */
+const shortTick = (text: string) => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
 
 const BYTES_UNITS = [1, 2 ** 10, 2 ** 20, 2 ** 30, 2 ** 40];
 

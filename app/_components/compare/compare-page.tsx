@@ -7,7 +7,7 @@ import { CATEGORIES } from '../../../engine/trainer/events.ts';
 import type { Comparison } from '../../../server/contract.ts';
 import { ApiError, compareRuns } from '../../_lib/api.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
-import { alignColumn, unionOfSteps } from '../../_lib/chart-data.ts';
+import { alignColumn, scaleAfterFirst, unionOfSteps } from '../../_lib/chart-data.ts';
 import { type ComparedRun, comparisonCsv, differingFields } from '../../_lib/comparison-table.ts';
 import {
   formatBytes,
@@ -214,7 +214,7 @@ function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; colourOf
                 // biome-ignore lint/suspicious/noArrayIndexKey: two columns have the same head.
                 key={i}
                 scope="col"
-                className={`${right ? number : cell} font-medium whitespace-normal first:pl-4 last:pr-4 ${right ? '' : 'text-left'}`}
+                className={`px-2 py-2 font-medium first:pl-4 last:pr-4 sm:px-3 ${right ? 'text-right' : 'text-left'}`}
               >
                 {head}
               </th>
@@ -326,7 +326,7 @@ function Overlay(props: {
   const { runs, labels, followed, colourOf, pick } = props;
   const colours = runs.map(({ run }) => colourOf(run.id)).join();
   // biome-ignore lint/correctness/useExhaustiveDependencies: `colours` stands for colourOf.
-  const { x, series } = useMemo(() => {
+  const { x, series, maxY } = useMemo(() => {
     const columns = runs.map(({ run }) => {
       const ranks = followed.find(({ id }) => id === run.id)?.follower.log.ranks;
       return ranks?.get(0) ?? null;
@@ -347,7 +347,9 @@ function Overlay(props: {
           ]
         : [],
     );
-    return { x: lines.length ? steps : [], series: lines };
+    const scale =
+      pick === 'iterationMs' ? scaleAfterFirst(columns.flatMap((one) => (one ? [one.iterationMs] : []))) : null;
+    return { x: lines.length ? steps : [], series: lines, maxY: scale?.maxY };
   }, [runs, labels, followed, pick, colours]);
   return (
     <section className="panel min-w-0 p-4 sm:p-5" aria-label={props.title}>
@@ -360,6 +362,7 @@ function Overlay(props: {
         formatX={(i) => (x[i] === undefined ? '' : `step ${formatCount(x[i])}`)}
         empty="Waits for the first step"
         fromZero={pick === 'iterationMs'}
+        maxY={maxY}
       />
     </section>
   );

@@ -138,6 +138,10 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
         <aside className="lg:sticky lg:top-16 lg:max-h-[calc(100dvh-5rem)] lg:overflow-y-auto lg:pr-1 lg:pb-2">
           <PredictionPanel
             {...prediction.panel}
+            onChoose={(key) => {
+              const strategy = prediction.strategies.find((one) => one.key === key)?.strategy;
+              if (strategy) change(toDraft({ ...draft, strategy }));
+            }}
             footer={
               <div className="mt-4 flex flex-wrap items-center justify-between gap-2 border-t border-line pt-3 text-xs text-muted">
                 <span id="plan-for">Predict for</span>
@@ -305,6 +309,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
         : null;
   return {
     predictions,
+    strategies,
     corpusNote,
     panel: {
       predictions,

@@ -4,7 +4,7 @@ import { useMemo } from 'react';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { formatBytes } from '../../_lib/format.ts';
 import type { Plan } from '../../_lib/prediction-protocol.ts';
-import { Chart, type ChartLevel, type ChartRegion, type ChartSeries } from '../charts/chart.tsx';
+import { Chart, type ChartLane, type ChartLevel, type ChartRegion, type ChartSeries } from '../charts/chart.tsx';
 
 /** Live bytes by category after every step of the schedule, with its phases. */
 export function MemoryTimeline(props: {
@@ -13,6 +13,8 @@ export function MemoryTimeline(props: {
   heightPx?: number;
   budgetBytes?: number | null;
   maxY?: number;
+  /** Draws what each lane does under the curve. */
+  lanes?: boolean;
 }) {
   const { plan, budgetBytes } = props;
   const x = useMemo(() => plan.timeline.map((_, i) => i), [plan]);
@@ -27,6 +29,7 @@ export function MemoryTimeline(props: {
     [plan],
   );
   const regions = useMemo(() => phasesOf(plan), [plan]);
+  const lanes = useMemo(() => lanesOf(plan), [plan]);
   const levels = useMemo((): ChartLevel[] => {
     const reserved = { value: plan.peakBytes, label: `reserved ${formatBytes(plan.peakBytes)}`, colour: 'var(--ink)' };
     return budgetBytes
@@ -46,6 +49,7 @@ export function MemoryTimeline(props: {
       levels={levels}
       regions={regions}
       maxY={props.maxY}
+      lanes={props.lanes ? lanes : undefined}
       legend={false}
       fromZero
       stepped
@@ -58,6 +62,32 @@ function stepName(plan: Plan, index: number): string {
   if (!step) return '';
   const { liveBytes } = plan.timeline[index];
   return `${formatBytes(liveBytes)} live${liveBytes === plan.liveBytes ? ', the peak' : ''} at ${step.label}`;
+}
+
+const LANES = ['compute', 'comm', 'host'] as const;
+const KIND_COLOURS: Readonly<Record<string, string>> = {
+  compute: 'var(--cat-activations)',
+  'all-gather': 'var(--cat-gathered)',
+  'reduce-scatter': 'var(--cat-gradients)',
+  'all-reduce': 'var(--cat-gradients)',
+  optimizer: 'var(--cat-optimizer)',
+  upload: 'var(--cat-staging)',
+  download: 'var(--cat-staging)',
+};
+
+/** The schedule's lanes, in listed order: neighbours of one kind are one span. A free is no work. */
+function lanesOf(plan: Plan): ChartLane[] {
+  return LANES.map((lane) => {
+    const spans: { from: number; to: number; colour: string }[] = [];
+    plan.steps.forEach((step, i) => {
+      const colour = step.lane === lane ? KIND_COLOURS[step.kind] : undefined;
+      if (!colour) return;
+      const last = spans.at(-1);
+      if (last?.to === i && last.colour === colour) last.to = i + 1;
+      else spans.push({ from: i, to: i + 1, colour });
+    });
+    return { label: lane, spans };
+  });
 }
 
 function phasesOf(plan: Plan): ChartRegion[] {

@@ -38,7 +38,7 @@ export function PredictedPair() {
   const plans = PAIR.map(({ key, label }) => ({ label, plan: outcomes.get(key)?.plan ?? null }));
   const maxY = Math.max(...plans.map(({ plan }) => plan?.peakBytes ?? 0)) * 1.12;
   return (
-    <section aria-label="Predicted memory of the quick start" className="panel min-h-[340px] p-4 sm:p-5">
+    <section aria-label="Predicted memory of the quick start" className="panel min-h-[340px] min-w-0 p-4 sm:p-5">
       <div className="flex items-baseline justify-between">
         <h2 className="font-semibold">Memory of one rank, over one step</h2>
         <span className="rounded-full bg-accent-soft px-2 text-xs font-medium text-accent">predicted</span>

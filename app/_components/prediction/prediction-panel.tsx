@@ -14,11 +14,19 @@ import {
 import type { Plan } from '../../_lib/prediction-protocol.ts';
 import type { Predictions } from '../../_lib/use-predictions.ts';
 import { StackBar } from '../charts/stack-bar.tsx';
+import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Dot } from '../ui/segmented.tsx';
 import { MemoryTimeline } from './memory-timeline.tsx';
 
 const MIB = 2 ** 20;
+
+interface PricedStrategy {
+  readonly key: string;
+  readonly label: string;
+  readonly current: boolean;
+  readonly plan: Plan;
+}
 
 /** What the run will cost, as the engine's planner says while one types: peak, verdict, categories, timeline, strategies. */
 export function PredictionPanel(props: {
@@ -29,10 +37,20 @@ export function PredictionPanel(props: {
   adapterName: string;
   /** Why nothing can be predicted just now. */
   waitingFor: string | null;
+  /** Takes a strategy of `strategies` for the run. */
+  onChoose: (key: string) => void;
   footer?: ReactNode;
 }) {
   const outcome = props.predictions.outcomes.get('current');
   const plan = outcome?.plan ?? null;
+  const priced = props.strategies.flatMap((strategy): PricedStrategy[] => {
+    const of = props.predictions.outcomes.get(strategy.key)?.plan;
+    return of ? [{ ...strategy, plan: of }] : [];
+  });
+  const budgetBytes = (props.budgetMiB ?? 0) * MIB;
+  const fitting = priced
+    .filter(({ current, plan: of }) => !current && of.peakBytes <= budgetBytes)
+    .sort((a, b) => a.plan.peakBytes - b.plan.peakBytes);
   const stale = props.waitingFor !== null || props.predictions.pending;
   return (
     <section id="prediction" aria-label="Predicted memory" className="panel scroll-mt-16 p-4 sm:p-5">
@@ -54,19 +72,20 @@ export function PredictionPanel(props: {
         </p>
       ) : null}
       {plan ? (
-        <div className={`transition-opacity duration-200 ${stale ? 'opacity-60' : ''}`}>
+        <div className={`transition-[filter] duration-200 ${stale ? 'saturate-[0.35]' : ''}`}>
           <Peak plan={plan} />
-          <Verdict plan={plan} budgetMiB={props.budgetMiB} />
+          <Verdict plan={plan} budgetMiB={props.budgetMiB} fitting={fitting} onChoose={props.onChoose} />
           <Categories plan={plan} />
           <div className="mt-5">
             <MemoryTimeline
               plan={plan}
               title="Over one step"
               budgetBytes={props.budgetMiB && props.budgetMiB * MIB}
-              heightPx={160}
+              heightPx={206}
+              lanes
             />
           </div>
-          <Strategies {...props} />
+          <Strategies priced={priced} budgetMiB={props.budgetMiB} />
         </div>
       ) : outcome ? null : (
         <div className="mt-4 h-80 rounded-lg bg-sunken motion-safe:animate-[pulse-dot_2s_ease-in-out_infinite]" />
@@ -105,11 +124,19 @@ function Peak({ plan }: { plan: Plan }) {
   );
 }
 
-function Verdict({ plan, budgetMiB }: { plan: Plan; budgetMiB: number | null }) {
+function Verdict(props: {
+  plan: Plan;
+  budgetMiB: number | null;
+  /** Strategies under which the run would fit, the one that leaves most room first. */
+  fitting: readonly PricedStrategy[];
+  onChoose: (key: string) => void;
+}) {
+  const { plan, budgetMiB, fitting } = props;
   if (budgetMiB === null) return null;
   const budgetBytes = budgetMiB * MIB;
   const left = budgetBytes - plan.peakBytes;
   const fits = left >= 0;
+  const share = (plan.peakBytes / budgetBytes) * 100;
   return (
     <div
       role="status"
@@ -124,21 +151,25 @@ function Verdict({ plan, budgetMiB }: { plan: Plan; budgetMiB: number | null }) 
       </p>
       <svg
         role="img"
-        aria-label={`${Math.round((plan.peakBytes / budgetBytes) * 100)} % of the budget`}
+        aria-label={`${Math.round(share)} % of the budget`}
         className="mt-2 block h-1.5 w-full overflow-hidden rounded-full"
       >
         <rect width="100%" height="100%" fill="var(--line-strong)" opacity="0.5" />
-        <rect
-          width={`${Math.min(100, (plan.peakBytes / budgetBytes) * 100)}%`}
-          height="100%"
-          fill={fits ? 'var(--good)' : 'var(--bad)'}
-        />
+        <rect width={`${Math.min(100, share)}%`} height="100%" fill={fits ? 'var(--good)' : 'var(--bad)'} />
       </svg>
       {fits ? null : (
-        <p className="mt-2 text-muted">
-          This run would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the
-          budget.
-        </p>
+        <div className="mt-2 flex flex-wrap items-center justify-between gap-2 text-muted">
+          {fitting.length ? (
+            <>
+              <span>
+                {fitting[0].label} would fit, with {formatBytes(fitting[0].plan.peakBytes)}.
+              </span>
+              <Button onClick={() => props.onChoose(fitting[0].key)}>Use {fitting[0].label}</Button>
+            </>
+          ) : (
+            'It would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the budget.'
+          )}
+        </div>
       )}
     </div>
   );
@@ -178,37 +209,37 @@ function Categories({ plan }: { plan: Plan }) {
   );
 }
 
-function Strategies({ predictions, strategies }: Parameters<typeof PredictionPanel>[0]) {
-  const priced = strategies.flatMap((strategy) => {
-    const outcome = predictions.outcomes.get(strategy.key);
-    return outcome?.plan ? [{ ...strategy, plan: outcome.plan }] : [];
-  });
+function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; budgetMiB: number | null }) {
   if (priced.length < 2) return null;
   const most = Math.max(...priced.map(({ plan }) => plan.peakBytes));
   return (
     <div className="mt-5">
       <h3 className="font-semibold">The same run under each strategy</h3>
       <ul className="mt-2 space-y-2">
-        {priced.map(({ key, label, current, plan }) => (
-          <li key={key}>
-            <div className="mb-1 flex items-baseline justify-between gap-2 text-xs">
-              <span className={current ? 'font-semibold' : 'text-muted'}>
-                <span className="font-mono">{label}</span>
-                {current ? ' · this run' : ''}
-              </span>
-              <span>
-                <span className="font-medium">{formatBytes(plan.peakBytes)}</span>
-                <span className="ml-2 text-faint">{formatRatio(plan.peakBytes, priced[0].plan.peakBytes)}</span>
-              </span>
-            </div>
-            <StackBar
-              label={`${label}: ${formatBytes(plan.peakBytes)} reserved`}
-              byCategory={CATEGORIES.map((category) => plan.byCategory[category])}
-              reservedBytes={plan.peakBytes}
-              ofBytes={most}
-            />
-          </li>
-        ))}
+        {priced.map(({ key, label, current, plan }) => {
+          const over = budgetMiB !== null && plan.peakBytes > budgetMiB * MIB;
+          return (
+            <li key={key}>
+              <div className="mb-1 flex items-baseline justify-between gap-2 text-xs">
+                <span className={current ? 'font-semibold' : 'text-muted'}>
+                  <span className="font-mono">{label}</span>
+                  {current ? ' · this run' : ''}
+                </span>
+                <span>
+                  {over ? <span className="mr-2 text-bad">over budget</span> : null}
+                  <span className="font-medium">{formatBytes(plan.peakBytes)}</span>
+                  <span className="ml-2 text-faint">{formatRatio(plan.peakBytes, priced[0].plan.peakBytes)}</span>
+                </span>
+              </div>
+              <StackBar
+                label={`${label}: ${formatBytes(plan.peakBytes)} reserved`}
+                byCategory={CATEGORIES.map((category) => plan.byCategory[category])}
+                reservedBytes={plan.peakBytes}
+                ofBytes={most}
+              />
+            </li>
+          );
+        })}
       </ul>
     </div>
   );

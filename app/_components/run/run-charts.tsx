@@ -2,7 +2,13 @@
 
 import { useMemo } from 'react';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
-import { alignColumn, type ChartColumn, nonFiniteLosses, unionOfSteps } from '../../_lib/chart-data.ts';
+import {
+  alignColumn,
+  type ChartColumn,
+  nonFiniteLosses,
+  scaleAfterFirst,
+  unionOfSteps,
+} from '../../_lib/chart-data.ts';
 import { formatBytes, formatLoss, formatMs } from '../../_lib/format.ts';
 import type { RankColumns, RunLog } from '../../_lib/run-log.ts';
 import { Chart, type ChartLevel, type ChartSeries } from '../charts/chart.tsx';
@@ -71,14 +77,15 @@ export function LossChart({ log, version, ranks, empty }: RunChartProps & { rank
   );
 }
 
-/** Each rank's time for a step. */
+/** Each rank's time for a step. A first step that compiles kernels leaves the scale to the others, and is said in words. */
 export function IterationChart({ log, version, ranks, empty }: RunChartProps & { ranks: readonly number[] }) {
-  const { x, series } = useMemo(() => {
+  const { x, series, scale } = useMemo(() => {
     void version;
     const shown = columnsOf(log, ranks);
     const steps = unionOfSteps(shown.map(([, columns]) => columns));
     return {
       x: steps,
+      scale: scaleAfterFirst(shown.map(([, columns]) => columns.iterationMs)),
       series: shown.map(
         ([rank, columns]): ChartSeries => ({
           label: `rank ${rank}`,
@@ -98,6 +105,8 @@ export function IterationChart({ log, version, ranks, empty }: RunChartProps & {
       format={formatMs}
       formatX={stepAt(x)}
       empty={empty}
+      maxY={scale?.maxY}
+      aside={scale ? <span className="text-xs text-faint">first step {formatMs(scale.firstMs)}</span> : null}
       fromZero
     />
   );

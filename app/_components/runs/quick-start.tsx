@@ -21,8 +21,8 @@ export function QuickStart() {
   const start = useQuickStart();
   return (
     <div className="mx-auto max-w-5xl pt-6 sm:pt-12">
-      <div className="grid items-center gap-8 lg:grid-cols-[1.05fr_1fr] lg:gap-12">
-        <div>
+      <div className="grid items-center gap-8 lg:grid-cols-[minmax(0,1.05fr)_minmax(0,1fr)] lg:gap-12">
+        <div className="min-w-0">
           <h1 className="text-3xl/9 font-semibold tracking-tight text-balance sm:text-4xl/11">
             What does each way of sharding cost?
           </h1>
