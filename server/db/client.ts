@@ -1,45 +1,83 @@
 import { pathToFileURL } from 'node:url';
 import { PrismaLibSql } from '@prisma/adapter-libsql';
 import { PrismaClient } from './generated/client.ts';
-import { retryLocked } from './retry.ts';
+import { isLocked, retryLocked } from './retry.ts';
 
-type LibSqlClient = ReturnType<PrismaLibSql['createClient']>;
-type LibSqlTransaction = Awaited<ReturnType<LibSqlClient['transaction']>>;
-
-/**
- * libsql's client opens a new connection after every transaction and leaves the old one to the garbage collector; with
- * it go the pragmas. The adapter holds a mutex from BEGIN to COMMIT, so one connection is enough for everything.
- */
-class OneConnection extends PrismaLibSql {
-  override createClient(config: Parameters<PrismaLibSql['createClient']>[0]): LibSqlClient {
-    const client = super.createClient(config);
-    client.transaction = async (): Promise<LibSqlTransaction> => {
-      await client.execute('BEGIN IMMEDIATE');
-      let open = true;
-      const end = async (sql: string) => {
-        await client.execute(sql);
-        open = false;
-      };
-      return {
-        execute: client.execute.bind(client),
-        batch: () => Promise.reject(new Error('a batch inside a transaction is not used')),
-        executeMultiple: () => Promise.reject(new Error('a script inside a transaction is not used')),
-        commit: () => end('COMMIT'),
-        rollback: () => end('ROLLBACK'),
-        close: () => {
-          if (open) void client.execute('ROLLBACK').catch(() => undefined);
-        },
-        get closed() {
-          return !open;
-        },
-      } as LibSqlTransaction;
-    };
-    return client;
-  }
-}
+type Client = ReturnType<PrismaLibSql['createClient']>;
+type Transaction = Awaited<ReturnType<Client['transaction']>>;
 
 /** How safe a write must be: `full` survives a power failure, `normal` a killed process. */
 export type Durability = 'full' | 'normal';
+
+/**
+ * libsql's client as this project needs it: one connection for everything. By itself it opens a new one after each
+ * transaction, without the pragmas, and leaves the old one to the garbage collector. Prisma's adapter holds a mutex from
+ * BEGIN to COMMIT, so one is enough.
+ */
+class OneConnection extends PrismaLibSql {
+  #client: Client | null = null;
+  #durability: Durability = 'full';
+
+  override createClient(config: Parameters<PrismaLibSql['createClient']>[0]): Client {
+    const client = super.createClient(config);
+    const plain = client.execute.bind(client) as (statement: unknown) => ReturnType<Client['execute']>;
+    const execute = async (statement: unknown) => {
+      try {
+        return await plain(statement);
+      } catch (error) {
+        // libsql leaves a statement that met a lock half run, and no COMMIT succeeds beside it: begin afresh.
+        if (isLocked(error)) await this.#renew();
+        throw error;
+      }
+    };
+    client.execute = execute as Client['execute'];
+    client.transaction = async () => {
+      await execute('BEGIN IMMEDIATE');
+      let closed = false;
+      const rollBack = async (error: unknown) => {
+        await plain('ROLLBACK').catch(() => undefined); // there may be nothing left to take back
+        throw error;
+      };
+      const end = async (sql: string) => {
+        closed = true;
+        await execute(sql);
+      };
+      return {
+        execute,
+        commit: () => end('COMMIT').catch(rollBack),
+        rollback: () => end('ROLLBACK'),
+        close: () => undefined,
+        get closed() {
+          return closed;
+        },
+      } as unknown as Transaction;
+    };
+    this.#client = client;
+    return client;
+  }
+
+  /** How safe the transactions that follow are. Not to be called during one. */
+  async setDurability(durability: Durability): Promise<void> {
+    if (durability === this.#durability) return;
+    this.#durability = durability;
+    await this.#setPragmas();
+  }
+
+  async #setPragmas(): Promise<void> {
+    await this.#client?.execute('PRAGMA foreign_keys = ON');
+    await this.#client?.execute(`PRAGMA synchronous = ${this.#durability}`);
+  }
+
+  async #renew(): Promise<void> {
+    await this.#client?.reconnect();
+    await this.#setPragmas();
+  }
+
+  /** To be called once, after the client was made. */
+  async prepare(): Promise<void> {
+    await this.#setPragmas();
+  }
+}
 
 export interface StudioDb {
   readonly prisma: PrismaClient;
@@ -53,21 +91,20 @@ export interface StudioDb {
 
 /** Opens a migrated SQLite file with the one connection of this process. Writes are queued: SQLite has one writer. */
 export async function openDb(file: string): Promise<StudioDb> {
-  const prisma = new PrismaClient({ adapter: new OneConnection({ url: pathToFileURL(file).href }) });
-  await prisma.$executeRawUnsafe('PRAGMA foreign_keys = ON');
-  await prisma.$executeRawUnsafe('PRAGMA synchronous = FULL');
-  let current: Durability = 'full';
+  const connection = new OneConnection({ url: pathToFileURL(file).href });
+  const prisma = new PrismaClient({ adapter: connection });
+  await prisma.$connect();
+  await connection.prepare();
   let tail: Promise<unknown> = Promise.resolve();
   return {
     prisma,
     write(durability, action) {
-      const result = tail.then(async () => {
-        if (durability !== current) {
-          await prisma.$executeRawUnsafe(`PRAGMA synchronous = ${durability === 'full' ? 'FULL' : 'NORMAL'}`);
-          current = durability;
-        }
-        return retryLocked(() => action(prisma));
-      });
+      const result = tail.then(() =>
+        retryLocked(async () => {
+          await connection.setDurability(durability);
+          return action(prisma);
+        }),
+      );
       tail = result.catch(() => undefined);
       return result;
     },
