@@ -79,36 +79,53 @@ function listPublish(
   });
 }
 
+interface GatherInput {
+  readonly source: Range;
+  readonly target: Range;
+  readonly sharding: Sharding;
+  /** See DraftStep. */
+  readonly after?: readonly number[];
+}
+
 /**
  * All-gather: each rank's shard, this rank's own from `source` and the peers' from the regions that `publishShard` gave,
- * to its place in `target`. Returns the ids of its steps. `after`: see DraftStep.
+ * to its place in `target`. Returns the ids of its steps.
  */
 export function gather(
   draft: Draft,
   c: CollectiveName,
-  io: { source: Range; target: Range; sharding: Sharding; regions: readonly number[]; after?: readonly number[] },
+  io: GatherInput & { readonly regions: readonly number[] },
 ): number[] {
-  const { source, target, sharding } = io;
+  return pieces(draft, io.sharding.shardElements).map((piece, i) => gatherPiece(draft, c, io, piece, i, io.regions[i]));
+}
+
+/** One piece of an all-gather; the first also places this rank's own shard, all of it. */
+function gatherPiece(
+  draft: Draft,
+  c: CollectiveName,
+  { source, target, sharding, after = [] }: GatherInput,
+  { begin, count }: Piece,
+  index: number,
+  region: number,
+): number {
   const peers = peersOf(draft);
-  return pieces(draft, sharding.shardElements).map(({ begin, count }, i) => {
-    const place = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
-      draft.dispatch(unshard, [sharding.table, from, target], {
-        segments: sharding.segments,
-        begin: first,
-        count: n,
-        rank,
-        sourceOffset,
-      });
-    const received = receivedTensor(draft, c, i, count);
-    const own = i === 0 ? [place(draft.rank, source, 0, sharding.shardElements, 0)] : [];
-    return listCollect(draft, c, {
-      region: io.regions[i],
-      inboxOffsets: peers.map(() => 0),
-      count,
-      received,
-      place: [...own, ...peers.map((peer, slot) => place(peer, draft.whole(received), begin, count, slot * count))],
-      after: io.after ?? [],
+  const place = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
+    draft.dispatch(unshard, [sharding.table, from, target], {
+      segments: sharding.segments,
+      begin: first,
+      count: n,
+      rank,
+      sourceOffset,
     });
+  const received = receivedTensor(draft, c, index, count);
+  const own = index === 0 ? [place(draft.rank, source, 0, sharding.shardElements, 0)] : [];
+  return listCollect(draft, c, {
+    region,
+    inboxOffsets: peers.map(() => 0),
+    count,
+    received,
+    place: [...own, ...peers.map((peer, slot) => place(peer, draft.whole(received), begin, count, slot * count))],
+    after,
   });
 }
 
@@ -145,7 +162,10 @@ export function reduceScatter(
   }
 }
 
-/** All-reduce in place: each rank reduces its shard of `full` into `reduced`, then all gather. */
+/**
+ * All-reduce in place: each rank reduces its shard of `full` into `reduced`, then all gather. Piece by piece: the pieces
+ * take turns in a ring of regions, so one must be read before the ring comes round.
+ */
 export function allReduce(
   draft: Draft,
   c: CollectiveName,
@@ -154,12 +174,18 @@ export function allReduce(
   const { full, reduced, sharding } = io;
   reduceScatter(draft, c, { full, target: draft.whole(reduced), sharding });
   const back = { ...c, name: `${c.name} reduced` };
-  const regions = pieces(draft, sharding.shardElements).map(({ begin, count }) => {
-    const region = ringRegion(draft, 'reduced', count * 4);
-    listPublish(draft, back, region, { tensor: reduced.id, offsetBytes: begin * 4, bytes: count * 4 }, null);
-    return region;
-  });
-  gather(draft, back, { source: draft.whole(reduced), target: full, sharding, regions });
+  const gathering = { source: draft.whole(reduced), target: full, sharding };
+  for (const [i, piece] of pieces(draft, sharding.shardElements).entries()) {
+    const region = ringRegion(draft, 'reduced', piece.count * 4);
+    listPublish(
+      draft,
+      back,
+      region,
+      { tensor: reduced.id, offsetBytes: piece.begin * 4, bytes: piece.count * 4 },
+      null,
+    );
+    gatherPiece(draft, back, gathering, piece, i, region);
+  }
 }
 
 function listCollect(
