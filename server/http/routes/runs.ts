@@ -36,8 +36,7 @@ export function runRoutes({ store, scheduler, folder }: Services): Route[] {
       path: '/runs',
       async handle({ raw }) {
         const { config, group } = await readJson(raw, CreateRun);
-        const row = await submit(config, group);
-        return { status: 201, body: await whole(row.id) };
+        return { status: 201, body: toRun(await submit(config, group), []) };
       },
     },
     {
