@@ -21,7 +21,7 @@ export function Shell({ theme, children }: { theme: Theme; children: ReactNode }
     <>
       <a
         href="#main"
-        className="fixed top-2 left-2 z-50 -translate-y-16 rounded-md bg-accent-fill px-3 py-2 text-white focus:translate-y-0"
+        className="sr-only z-50 rounded-md bg-accent-fill text-white focus:not-sr-only focus:fixed focus:top-2 focus:left-2 focus:px-3 focus:py-2"
       >
         Skip to content
       </a>

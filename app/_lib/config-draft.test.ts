@@ -4,6 +4,7 @@ import {
   defaultDraft,
   flatten,
   fromYaml,
+  problemsOf,
   toDraft,
   toYaml,
   valueAt,
@@ -39,6 +40,7 @@ describe('a config being edited', () => {
     const short = withoutDefaults(draft);
     expect(short).toMatchObject({ name: 'run', devices: 4, strategy: { kind: 'ddp' } });
     expect(short.trainer).toBeUndefined();
+    expect(short.lrSchedule).toBeUndefined();
     expect(fromYaml(toYaml(short)).draft).toEqual(draft);
   });
 
@@ -49,6 +51,13 @@ describe('a config being edited', () => {
     expect(valueAt(draft, 'strategy.kind')).toBe('ddp');
     expect(checkConfig(draft).problems.map(({ path }) => path)).toEqual(['model.ninp', 'speed']);
     expect(toDraft({ trainer: { steps: 'many' } }).trainer).toMatchObject({ steps: 'many', seed: 42 });
+  });
+
+  it('names contradictions beside values that are not legal', () => {
+    const bad = withValue(withValue(withValue(defaultDraft(), 'trainer.steps', 'ten'), 'model.nhead', 3), 'devices', 9);
+    expect(problemsOf(bad).map(({ path }) => path)).toEqual(['devices', 'trainer.steps', 'model.nhead']);
+    expect(problemsOf(defaultDraft())).toEqual([]);
+    expect(problemsOf({ ...defaultDraft(), speed: 1 }).map(({ path }) => path)).toEqual(['speed']);
   });
 
   it('says where YAML cannot be read', () => {

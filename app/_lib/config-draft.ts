@@ -1,5 +1,5 @@
 import { parse, stringify, YAMLParseError } from 'yaml';
-import { ExperimentConfig } from '../../engine/config.ts';
+import { type ConfigProblem, checkConfig, ExperimentConfig } from '../../engine/config.ts';
 
 /**
  * A config while a person edits it: plain data in the config's shape, which may hold what is not legal (a word where a
@@ -62,6 +62,25 @@ function fillSection(key: string, given: unknown): unknown {
   return isRecord(defaults) ? { ...defaults, ...given } : given;
 }
 
+/**
+ * All that is wrong with a draft. The engine looks for contradictions only between values that are legal by themselves:
+ * where some are not, they are looked for once more with the defaults in their place.
+ */
+export function problemsOf(draft: Draft): ConfigProblem[] {
+  const { problems } = checkConfig(draft);
+  const wrong = new Set(problems.map(({ path }) => path));
+  let mended = draft;
+  for (const path of wrong) {
+    const [section, key] = path.split('.');
+    const kind = valueAt(draft, `${section}.kind`);
+    const defaults = typeof kind === 'string' ? sectionDefaults(section, kind) : valueAt(defaultDraft(), section);
+    const value = key === undefined ? defaults : isRecord(defaults) ? defaults[key] : undefined;
+    if (value === undefined || value === '') return problems;
+    mended = withValue(mended, key === undefined ? section : `${section}.${key}`, value);
+  }
+  return wrong.size ? [...problems, ...checkConfig(mended).problems.filter(({ path }) => !wrong.has(path))] : problems;
+}
+
 /** The config that a person gets who writes nothing. */
 export function defaultDraft(): Draft {
   return ExperimentConfig.parse({});
@@ -74,8 +93,10 @@ export function withoutDefaults(draft: Draft): Draft {
     if (isRecord(value)) {
       const kind = typeof value.kind === 'string' ? value.kind : null;
       const defaults = kind === null ? valueAt(defaultDraft(), key) : sectionDefaults(key, kind);
+      // The four sections that make the experiment say what they are, be it the default or not.
+      const named = ['model', 'data', 'optimizer', 'strategy'].includes(key);
       const written = Object.entries(value).filter(
-        ([name, field]) => name === 'kind' || !same(field, isRecord(defaults) ? defaults[name] : undefined),
+        ([name, field]) => (name === 'kind' && named) || !same(field, isRecord(defaults) ? defaults[name] : undefined),
       );
       if (written.length) result[key] = Object.fromEntries(written);
     } else if (key === 'name' || !same(value, defaultDraft()[key])) {

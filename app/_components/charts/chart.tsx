@@ -333,10 +333,9 @@ function options(
           const { ctx } = u;
           ctx.save();
           ctx.font = `${11 * pxRatio()}px ${getComputedStyle(element).fontFamily}`;
-          ctx.textAlign = 'right';
-          for (const { value, label, colour: css } of latest.current.levels ?? []) {
+          (latest.current.levels ?? []).forEach(({ value, label, colour: css }, i) => {
             const y = Math.round(u.valToPos(value, 'y', true));
-            if (y < u.bbox.top || y > u.bbox.top + u.bbox.height) continue;
+            if (y < u.bbox.top || y > u.bbox.top + u.bbox.height) return;
             ctx.strokeStyle = colour(css);
             ctx.lineWidth = 1.5 * pxRatio();
             ctx.setLineDash([5 * pxRatio(), 4 * pxRatio()]);
@@ -352,10 +351,13 @@ function options(
             ctx.strokeStyle = panel;
             ctx.lineWidth = 3 * pxRatio();
             ctx.lineJoin = 'round';
-            const at = [u.bbox.left + u.bbox.width - 4 * pxRatio(), y + nudge] as const;
+            // From both ends in turn, so that two levels that are close can both be read.
+            ctx.textAlign = i % 2 ? 'left' : 'right';
+            const x = i % 2 ? u.bbox.left + 4 * pxRatio() : u.bbox.left + u.bbox.width - 4 * pxRatio();
+            const at = [x, y + nudge] as const;
             ctx.strokeText(label, ...at);
             ctx.fillText(label, ...at);
-          }
+          });
           ctx.restore();
         },
       ],

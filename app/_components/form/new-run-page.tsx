@@ -30,7 +30,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
   const [draft, setDraft] = useState<Draft>(() => toDraft(initial));
   const [view, setView] = useState<'form' | 'yaml'>('form');
   const [planFor, setPlanFor] = useState<'adapter' | 'h200'>('adapter');
-  const [preset, setPreset] = useState<string | null>(null);
+  const [preset, setPreset] = useState<string | null>(from ? null : PRESETS[0].id);
   const [yamlProblem, setYamlProblem] = useState<string | null>(null);
   const devices = useQuery({ queryKey: ['devices'], queryFn: ({ signal }) => listDevices(signal), staleTime: 60_000 });
   const create = useMutation({
@@ -72,6 +72,9 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
       <div className="mb-4 flex flex-wrap items-center gap-3">
         <h1 className="text-lg font-semibold tracking-tight">{from ? `New run, from ${from}` : 'New run'}</h1>
         <div className="ml-auto flex items-center gap-2">
+          <span role="status" className="text-bad max-lg:hidden">
+            {toFix(problems.size)}
+          </span>
           <Segmented
             label="Edit as"
             segments={[
@@ -101,7 +104,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
           </button>
         ))}
       </fieldset>
-      <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_minmax(380px,460px)]">
+      <div className="grid grid-cols-[minmax(0,1fr)] items-start gap-4 lg:grid-cols-[minmax(0,1fr)_minmax(380px,460px)]">
         <div className="min-w-0 space-y-4">
           {create.error ? (
             <Notice tone="bad" title="The run was not started">
@@ -163,7 +166,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
         <a href="#prediction" className="min-w-0 flex-1 truncate py-1">
           <span className="font-semibold">{peak === undefined ? '…' : formatBytes(peak)}</span>
-          <span className="text-muted"> {problems.size ? `${problems.size} to fix` : 'a rank, predicted'}</span>
+          <span className="text-muted"> {toFix(problems.size) || 'a rank, predicted'}</span>
         </a>
         <Button type="submit" look="primary" disabled={!ready || create.isPending}>
           {create.isPending ? 'Starting…' : 'Start run'}
@@ -217,7 +220,7 @@ function Group(props: {
 function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, string> {
   return useMemo(() => {
     const found = new Map<string, string>();
-    const told = [...checkConfig(draft).problems, ...(error instanceof ApiError ? error.problems : [])];
+    const told = [...problemsOf(draft), ...(error instanceof ApiError ? error.problems : [])];
     for (const { path, message } of told) {
       // A problem of a list's entry is shown at the list.
       const at = path.replace(/\.\d+(\..*)?$/, '');
@@ -226,6 +229,8 @@ function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, str
     return found;
   }, [draft, error]);
 }
+
+const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
 
 function plainly(message: string, value: unknown): string {
   if (value === '') return 'needs a value';

@@ -46,8 +46,8 @@ export function RunsPage() {
       <div className="mb-4 flex flex-wrap items-center gap-x-3 gap-y-2">
         <h1 className="text-lg font-semibold tracking-tight">Runs</h1>
         <p className="text-muted" aria-live="polite">
-          {data && data.total > runs.length ? `${runs.length} newest of ${data.total}` : runs.length}
-          {active ? ` · ${active} active` : ''}
+          {data && data.total > runs.length ? `${runs.length} newest of ${data.total}` : `${runs.length} in all`}
+          {active ? `, ${active} active` : ''}
         </p>
         <div className="ml-auto flex gap-2">
           <QuickStartButton />
