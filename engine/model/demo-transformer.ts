@@ -168,44 +168,50 @@ class Trace {
   }
 
   private encoderLayer(path: string, x: Value): Value {
-    const attended = this.attention(`${path}.self_attn`, x, x, false, 'self_attn');
-    const h = this.residual(attended, x, `${path}.norm1`, 'norm1');
-    return this.residual(this.feedForward(path, h), h, `${path}.norm2`, 'norm2');
+    const attended = this.attention(`${path}.self_attn`, x, x, false);
+    const h = this.residual(attended, x, `${path}.norm1`);
+    return this.residual(this.feedForward(path, h), h, `${path}.norm2`);
   }
 
   private decoderLayer(path: string, x: Value, memory: Value): Value {
-    const attended = this.attention(`${path}.self_attn`, x, x, true, 'self_attn');
-    const h1 = this.residual(attended, x, `${path}.norm1`, 'norm1');
-    const crossed = this.attention(`${path}.multihead_attn`, h1, memory, false, 'multihead_attn');
-    const h2 = this.residual(crossed, h1, `${path}.norm2`, 'norm2');
-    return this.residual(this.feedForward(path, h2), h2, `${path}.norm3`, 'norm3');
+    const attended = this.attention(`${path}.self_attn`, x, x, true);
+    const h1 = this.residual(attended, x, `${path}.norm1`);
+    const crossed = this.attention(`${path}.multihead_attn`, h1, memory, false);
+    const h2 = this.residual(crossed, h1, `${path}.norm2`);
+    return this.residual(this.feedForward(path, h2), h2, `${path}.norm3`);
   }
 
-  private attention(path: string, query: Value, memory: Value, causal: boolean, name: string): Value {
+  private attention(path: string, query: Value, memory: Value, causal: boolean): Value {
     const { g, c, shape } = this;
     const D = c.ninp;
-    const weight = g.parameter(`${path}.in_proj_weight`, [3 * D, D]);
-    const qkv = projectQkv(g, query, memory, weight, g.parameter(`${path}.in_proj_bias`, [3 * D]), `${name}.qkv`);
     const heads = { ...shape, heads: c.nhead, headDim: D / c.nhead, causal };
-    const mixed = attend(g, qkv, heads, this.site(), `${name}.heads`);
-    const outWeight = g.parameter(`${path}.out_proj.weight`, [D, D]);
-    return linear(g, mixed, outWeight, g.parameter(`${path}.out_proj.bias`, [D]), { name: `${name}.out` });
+    return g.within(path, () => {
+      const weight = g.parameter(`${path}.in_proj_weight`, [3 * D, D]);
+      const qkv = projectQkv(g, query, memory, weight, g.parameter(`${path}.in_proj_bias`, [3 * D]), 'qkv');
+      const mixed = attend(g, qkv, heads, this.site(), 'heads');
+      return this.linear(`${path}.out_proj`, mixed, D, false);
+    });
   }
 
   private feedForward(path: string, x: Value): Value {
-    const { g, c } = this;
-    const weight = (name: string, shape: number[]) => g.parameter(`${path}.${name}`, shape);
-    const [D, H] = [c.ninp, c.nhid];
-    const hidden = linear(g, x, weight('linear1.weight', [H, D]), weight('linear1.bias', [H]), {
-      name: 'hidden',
-      relu: true,
-    });
-    const kept = drop(g, hidden, this.site(), 'hidden.drop');
-    return linear(g, kept, weight('linear2.weight', [D, H]), weight('linear2.bias', [D]), { name: 'feed_forward' });
+    const hidden = this.linear(`${path}.linear1`, x, this.c.nhid, true);
+    const kept = drop(this.g, hidden, this.site(), 'hidden.drop');
+    return this.linear(`${path}.linear2`, kept, this.c.ninp, false);
   }
 
-  private residual(branch: Value, x: Value, path: string, name: string): Value {
-    return addNormalize(this.g, drop(this.g, branch, this.site(), `${name}.drop`), x, this.norm(path), name);
+  /** The Linear module at `path`: x [R, K] to [R, features]. */
+  private linear(path: string, x: Value, features: number, relu: boolean): Value {
+    const { g } = this;
+    return g.within(path, () => {
+      const weight = g.parameter(`${path}.weight`, [features, x.shape[1]]);
+      return linear(g, x, weight, g.parameter(`${path}.bias`, [features]), { name: 'out', relu });
+    });
+  }
+
+  /** LayerNorm(drop(branch) + x). */
+  private residual(branch: Value, x: Value, path: string): Value {
+    const { g } = this;
+    return g.within(path, () => addNormalize(g, drop(g, branch, this.site(), 'drop'), x, this.norm(path), 'out'));
   }
 
   private norm(path: string) {

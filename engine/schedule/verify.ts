@@ -106,7 +106,8 @@ function verifyOrder({ tensors, steps }: Schedule): void {
 export function collectiveOrder({ world, steps, regions }: Schedule): string {
   const lines = steps.flatMap(({ action, label }) => {
     if (action.type !== 'publish' && action.type !== 'collect' && action.type !== 'report') return [];
-    return [`${action.type} ${label} ${regions[action.region].name} ${regions[action.region].bytes}`];
+    const { name, bytes, readsPerPublication } = regions[action.region];
+    return [`${action.type} ${label} ${name} ${bytes} read ${readsPerPublication}`];
   });
   return [`world ${world}`, ...lines].join('\n');
 }
