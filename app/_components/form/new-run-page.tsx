@@ -7,7 +7,16 @@ import { checkConfig } from '../../../engine/config.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { profileFor } from '../../_lib/adapter-profile.ts';
 import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
-import { type Draft, same, toDraft, valueAt, withKind, withoutDefaults, withValue } from '../../_lib/config-draft.ts';
+import {
+  type Draft,
+  problemsOf,
+  same,
+  toDraft,
+  valueAt,
+  withKind,
+  withoutDefaults,
+  withValue,
+} from '../../_lib/config-draft.ts';
 import { belongsTo, builtGroups, comparableStrategies, type FieldGroup } from '../../_lib/config-fields.ts';
 import { formatBytes, formatCount } from '../../_lib/format.ts';
 import { PRESETS, type Preset } from '../../_lib/presets.ts';
