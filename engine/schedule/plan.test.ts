@@ -1,0 +1,173 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../config.ts';
+import { StudioError } from '../errors.ts';
+import { estimate } from './cost.ts';
+import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
+import { sumCategories } from './memory.ts';
+import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
+import { type AdapterProfile, builtInProfiles, profileOf } from './profile.ts';
+import { CATEGORIES } from './schedule.ts';
+
+const MiB = 2 ** 20;
+const { h200, software, interpreter } = builtInProfiles;
+
+/** The workload of Lightning Fabric's FSDP guide. */
+const guide = (config: object) =>
+  parseConfig({
+    model: { kind: 'demo-transformer', vocabSize: 33_278, ninp: 1024, nhead: 2, nhid: 4096, nlayers: 32 },
+    ...config,
+  });
+
+describe('the guide model of 1.009 billion parameters', () => {
+  const ddp = planExperiment(guide({ devices: 2, strategy: 'ddp' }), h200);
+  const fullShard = planExperiment(guide({ devices: 2, strategy: 'fsdp' }), h200);
+
+  it('has the parameters that PyTorch counts', () => {
+    expect(ddp.params).toBe(1_008_763_390);
+    expect(fullShard.params).toBe(1_008_763_390);
+  });
+
+  it('reserves no more than the peaks measured in PyTorch on two H200', () => {
+    expect(ddp.peakBytes).toBeLessThanOrEqual(23_178 * MiB);
+    expect(fullShard.peakBytes).toBeLessThanOrEqual(9_710 * MiB);
+  });
+
+  it('reserves what it must: parameters, gradients and two moments, whole or sharded', () => {
+    const four = 4 * 4 * ddp.params;
+    expect(ddp.peakBytes).toBeGreaterThan(four);
+    expect(ddp.peakBytes).toBeLessThan(1.05 * four);
+    expect(fullShard.peakBytes).toBeGreaterThan(four / 2);
+    expect(fullShard.peakBytes).toBeLessThan(1.1 * (four / 2));
+    expect(ddp.byCategory.parameters).toBeGreaterThanOrEqual(4 * ddp.params);
+    expect(ddp.byCategory.optimizer).toBeGreaterThanOrEqual(8 * ddp.params);
+  });
+
+  it('fits a device of small buffers: slabs of 1 GiB cost little, and never less than what is live', () => {
+    for (const strategy of ['ddp', 'fsdp']) {
+      const small = planExperiment(guide({ devices: 2, strategy }), software);
+      expect(small.peakBytes).toBeGreaterThanOrEqual(small.liveBytes);
+      expect(small.peakBytes).toBeLessThan(1.05 * small.liveBytes);
+    }
+  });
+
+  it('takes longer sharded, and milliseconds to seconds on an H200', () => {
+    expect(ddp.estimateMs!).toBeGreaterThan(20);
+    expect(fullShard.estimateMs!).toBeLessThan(10_000);
+    const alone = planExperiment(guide({ devices: 1 }), h200);
+    expect(alone.estimateMs!).toBeLessThan(ddp.estimateMs!);
+    expect(ddp.estimateMs!).toBeLessThan(fullShard.estimateMs!);
+  });
+});
+
+describe('a prediction', () => {
+  it('is the same for every rank', () => {
+    fc.assert(
+      fc.property(anyRun, (input) => {
+        try {
+          const [first, ...others] = compileRanks(input).map((run) => predictionOf(run, interpreter));
+          for (const other of others) expect(other).toEqual(first);
+        } catch (error) {
+          if ((error as StudioError).code !== 'out-of-memory') throw error;
+        }
+      }),
+      { numRuns: 15 },
+    );
+  });
+
+  it('adds up: categories to live, the timeline to the peaks of the phases', () => {
+    const p = predictionOf(compileFirst({ config: { strategy: 'fsdp' } }), interpreter);
+    expect(sumCategories(p.byCategory)).toBe(p.liveBytes);
+    expect(p.liveBytes).toBe(Math.max(...p.timeline.map((t) => t.liveBytes)));
+    expect(p.timeline.map((t) => t.step)).toEqual(p.steps.map((s) => s.id));
+    for (const t of p.timeline) {
+      expect(t.byCategory).toHaveLength(CATEGORIES.length);
+      expect(t.byCategory.reduce((a, b) => a + b)).toBe(t.liveBytes);
+    }
+    expect(p.phases.map((x) => x.phase)).toEqual(['forward', 'backward', 'optimizer']);
+    for (const phase of p.phases) {
+      const own = p.steps.filter((s) => s.phase === phase.phase);
+      expect(phase.liveBytes).toBe(Math.max(...own.map((s) => p.timeline[s.id].liveBytes)));
+      expect(p.timeline[phase.atStep].liveBytes).toBe(phase.liveBytes);
+      expect(p.steps[phase.atStep].phase).toBe(phase.phase);
+    }
+    expect(Math.max(...p.phases.map((x) => x.liveBytes))).toBe(p.liveBytes);
+  });
+
+  it('of several batch shapes is that of the fullest, over one memory', () => {
+    const shapes = [
+      { batch: 1, tokens: 2 },
+      { batch: 3, tokens: 7 },
+      { batch: 2, tokens: 3 },
+    ];
+    const run = compileFirst({ shapes });
+    const alone = shapes.map((shape) => predictionOf(compileFirst({ shapes: [shape] }), interpreter));
+    const together = predictionOf(run, interpreter);
+    // A little more: each shape has its own positional row.
+    expect(together.liveBytes).toBeGreaterThanOrEqual(Math.max(...alone.map((p) => p.liveBytes)));
+    expect(together.liveBytes).toBeLessThan(1.1 * Math.max(...alone.map((p) => p.liveBytes)));
+    expect(run.steps.map((s) => s.schedule.regions)).toEqual(run.steps.map(() => run.regions));
+  });
+
+  it('needs the batch shapes of a batches file, and a vocabulary', () => {
+    const batches = parseConfig({ model: smallModel, data: { kind: 'batches', path: 'b.json' } });
+    expect(() => planExperiment(batches, software)).toThrow(/data.kind: the shapes of a batches file/);
+    expect(planExperiment(batches, software, null, [{ batch: 1, tokens: 4 }]).params).toBeGreaterThan(0);
+    const open = parseConfig({});
+    expect(() => planExperiment(open, software)).toThrow(/model.vocabSize/);
+    expect(planExperiment(open, software, 33_278).params).toBe(14_635_678);
+    expect(() =>
+      planExperiment(parseConfig({ model: { kind: 'demo-transformer', vocabSize: 5 } }), software, 6),
+    ).toThrow(StudioError);
+    expect(shapeOfData(open.data)).toEqual({ batch: 1, tokens: 35 });
+  });
+
+  it('is less per rank with more ranks, and less sharded than replicated', () => {
+    const peak = (devices: number, strategy: string) =>
+      planExperiment(parseConfig({ model: { kind: 'demo-transformer', vocabSize: 2000 }, devices, strategy }), h200)
+        .peakBytes;
+    expect(peak(2, 'fsdp')).toBeLessThan(peak(2, 'ddp'));
+    expect(peak(4, 'fsdp')).toBeLessThan(peak(2, 'fsdp'));
+    expect(peak(8, 'fsdp')).toBeLessThan(peak(4, 'fsdp'));
+  });
+});
+
+describe('the time estimate', () => {
+  const { schedule } = compileFirst({ config: { strategy: 'fsdp' } }).steps[0];
+
+  it('starts no step before its lane and its waits are done', () => {
+    const { startSeconds, endSeconds, totalSeconds } = estimate(schedule, software);
+    const free: Record<string, number> = {};
+    for (const step of schedule.steps) {
+      expect(endSeconds[step.id]).toBeGreaterThanOrEqual(startSeconds[step.id]);
+      expect(startSeconds[step.id]).toBeGreaterThanOrEqual(free[step.lane] ?? 0);
+      for (const wait of step.waits) expect(startSeconds[step.id]).toBeGreaterThanOrEqual(endSeconds[wait]);
+      free[step.lane] = endSeconds[step.id];
+    }
+    expect(totalSeconds).toBe(Math.max(...endSeconds));
+  });
+
+  it('falls as any rate of the adapter rises', () => {
+    const base = estimate(schedule, software).totalSeconds;
+    for (const rate of ['flopsPerSecond', 'memoryBytesPerSecond', 'hostBytesPerSecond'] as const) {
+      const faster: AdapterProfile = { ...software, [rate]: software[rate] * 10 };
+      expect(estimate(schedule, faster).totalSeconds).toBeLessThanOrEqual(base);
+    }
+    expect(estimate(schedule, { ...software, dispatchSeconds: 0 }).totalSeconds).toBeLessThan(base);
+  });
+});
+
+describe('a profile', () => {
+  it('takes limits from the adapter and rates from the nearest built-in one', () => {
+    const limits = {
+      minStorageBufferOffsetAlignment: 32,
+      maxStorageBufferBindingSize: 2 ** 30,
+      maxBufferSize: 2 ** 50,
+    };
+    const gpu = profileOf({ name: 'a GPU', software: false, limits });
+    expect(gpu).toMatchObject({ name: 'a GPU', software: false, offsetAlignmentBytes: 32, maxBindingBytes: 2 ** 30 });
+    expect(gpu.maxBufferBytes).toBe(32 * 2 ** 30);
+    expect(gpu.flopsPerSecond).toBe(h200.flopsPerSecond);
+    expect(profileOf({ name: 'cpu', software: true, limits }).flopsPerSecond).toBe(software.flopsPerSecond);
+  });
+});
