@@ -62,6 +62,15 @@ export function readPickle(bytes: Uint8Array, options: PickleOptions): PyValue {
   return new PickleMachine(bytes, options).run();
 }
 
+/**
+ * Reads the pickle at the start of `bytes` and says where it ends, for files that put one after the other. Errors: those
+ * of `readPickle`; one whose `details.cutShort` is true may only need more bytes.
+ */
+export function readPickleHead(bytes: Uint8Array, options: PickleOptions): { value: PyValue; bytes: number } {
+  const machine = new PickleMachine(bytes, options);
+  return { value: machine.run(), bytes: machine.position };
+}
+
 class PickleMachine {
   private readonly view: DataView;
   private at = 0;
@@ -140,6 +149,11 @@ class PickleMachine {
     [OPCODE.BINPERSID]: (m) => m.persistentId(),
   };
 
+  /** Where the machine stands: after `run`, the length of the pickle. */
+  get position(): number {
+    return this.at;
+  }
+
   run(): PyValue {
     for (let code = this.byte(); code !== OPCODE.STOP; code = this.byte()) {
       const execute = PickleMachine.OPCODES[code];
@@ -152,15 +166,10 @@ class PickleMachine {
     return result;
   }
 
-  private bad(what: string): StudioError {
-    return new StudioError(
-      'bad-file',
-      `${this.options.file} cannot be read: ${what} (byte ${this.at} of its pickle).`,
-      {
-        file: this.options.file,
-        at: this.at,
-      },
-    );
+  private bad(what: string, cutShort = false): StudioError {
+    const { file } = this.options;
+    const details = { file, at: this.at, ...(cutShort ? { cutShort } : {}) };
+    return new StudioError('bad-file', `${file} cannot be read: ${what} (byte ${this.at} of its pickle).`, details);
   }
 
   private protocol(version: number): void {
@@ -178,7 +187,8 @@ class PickleMachine {
   }
 
   private skipWithin(length: number): void {
-    if (length > this.bytes.length - this.at) throw this.bad(`it ends in the middle of a value of ${length} bytes`);
+    if (length > this.bytes.length - this.at)
+      throw this.bad(`it ends in the middle of a value of ${length} bytes`, true);
   }
 
   private byte(): number {
@@ -209,7 +219,7 @@ class PickleMachine {
 
   private line(): string {
     const end = this.bytes.indexOf(0x0a, this.at);
-    if (end < 0) throw this.bad('a name without an end');
+    if (end < 0) throw this.bad('a name without an end', true);
     const line = this.text(end - this.at);
     this.at++;
     return line;

@@ -157,10 +157,6 @@ describe('what is refused', () => {
     expect(error.message).toContain('malicious.pt asks for posix.system');
   });
 
-  test('the format before torch 1.6, as not built yet', async () => {
-    await expect(open('zoo_legacy.pt')).rejects.toMatchObject({ code: 'not-built-yet' });
-  });
-
   test('other zip files and other content', async () => {
     const sink = memorySink();
     const zip = new ZipWriter(sink);

@@ -5,7 +5,8 @@ import { readPickle } from './pickle-reader.ts';
 import { type PyValue, sequenceItems } from './python-value.ts';
 import { gatherStrided, isContiguous, spanElements } from './tensor-layout.ts';
 import { isTensor, type TorchStorage, type TorchTensor, torchGlobals, torchPersistent } from './torch-globals.ts';
-import { openZip, openZipEntry, readZipEntry, type ZipArchive, type ZipEntry } from './zip-reader.ts';
+import { openLegacyTorch, startsAsLegacyTorch } from './torch-legacy.ts';
+import { openZip, openZipEntry, readZipEntry, verifyZipEntry, type ZipArchive, type ZipEntry } from './zip-reader.ts';
 
 /** The structure of even a very large model; its tensors are elsewhere in the file. */
 const MAX_PICKLE_BYTES = 256 * 1024 * 1024;
@@ -13,8 +14,8 @@ const MAX_SMALL_RECORD_BYTES = 1024;
 /** A view that repeats elements (stride 0) may be larger than its storage, but not without bound. */
 const MAX_REPEATED_BYTES = 64 * 1024 * 1024;
 
-/** How a file in torch's format from before 1.6 begins: a pickle of its magic number. */
-const LEGACY_START = [0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20];
+/** Enough to tell the formats apart. */
+const START_BYTES = 16;
 const ZIP_START = [0x50, 0x4b, 0x03, 0x04];
 
 /** An opened file of torch.save: its values, with tensors that are read when asked for. */
@@ -25,9 +26,10 @@ export class TorchFile {
     readonly source: ByteSource,
     /** What was saved. Tensors in it have kind 'tensor'. */
     readonly value: PyValue,
-    private readonly archive: ZipArchive,
-    private readonly records: ReadonlyMap<string, ZipEntry>,
     private readonly bigEndian: boolean,
+    private readonly openStorage: (storage: TorchStorage) => Promise<ByteSource>,
+    /** Reads every record once and throws 'bad-file' where its CRC-32 is another; the older format has none. */
+    readonly verify: () => Promise<void>,
   ) {}
 
   /** The elements of a tensor, row-major and little-endian, in a fresh array at offset 0 of its buffer. */
@@ -42,6 +44,25 @@ export class TorchFile {
       throw new StudioError('internal', `Rows ${start} to ${start + count} of a tensor with ${rows} were asked for.`);
     }
     return this.readView(tensor, [count, ...tensor.shape.slice(1)], tensor.storageOffset + start * tensor.stride[0]);
+  }
+
+  /**
+   * Elements [first, first + count) in row-major order, in the same form. Of a contiguous tensor no other bytes are read,
+   * of another one the rows that hold them.
+   */
+  async readElements(tensor: TorchTensor, first: number, count: number): Promise<Uint8Array<ArrayBuffer>> {
+    const { shape, stride, storageOffset } = tensor;
+    if (first < 0 || count < 0 || first + count > elementCount(shape)) {
+      throw new StudioError('internal', `Elements ${first} to ${first + count} of shape [${shape}] were asked for.`);
+    }
+    if (count === 0) return new Uint8Array(0);
+    if (isContiguous(shape, stride)) return this.readView({ ...tensor, stride: [1] }, [count], storageOffset + first);
+    const rowElements = elementCount(shape.slice(1));
+    const row = Math.floor(first / rowElements);
+    const rows = await this.readRows(tensor, row, Math.ceil((first + count) / rowElements) - row);
+    const skipped = first - row * rowElements;
+    const elementBytes = dtypeBytes(tensor.dtype);
+    return rows.slice(skipped * elementBytes, (skipped + count) * elementBytes);
   }
 
   private async readView(
@@ -61,7 +82,7 @@ export class TorchFile {
   private content(storage: TorchStorage): Promise<ByteSource> {
     let content = this.contents.get(storage.key);
     if (!content) {
-      content = openZipEntry(this.archive, this.records.get(storage.key)!);
+      content = this.openStorage(storage);
       this.contents.set(storage.key, content);
     }
     return content;
@@ -71,22 +92,17 @@ export class TorchFile {
 /** Whether the first bytes of a file are those of a zip file, which torch.save has written since 1.6. */
 export const startsAsZip = (start: Uint8Array): boolean => ZIP_START.every((byte, i) => start[i] === byte);
 
-/** Whether the first bytes of a file are those of torch's older format. */
-export const startsAsLegacyTorch = (start: Uint8Array): boolean => LEGACY_START.every((byte, i) => start[i] === byte);
-
 /**
  * Opens what torch.save wrote, executing nothing, and checks every tensor against its storage and every storage against
- * its record. Errors: 'refused-global' names a class or function that no checkpoint needs; 'bad-file' says what is
- * damaged; 'not-built-yet' for the format from before torch 1.6.
+ * its record, in the zip format and in the one from before torch 1.6. Errors: 'refused-global' names a class or function
+ * that no checkpoint needs; 'bad-file' says what is damaged.
  */
 export async function openTorchFile(source: ByteSource): Promise<TorchFile> {
-  const start = await source.read(0, Math.min(LEGACY_START.length, source.bytes));
+  const start = await source.read(0, Math.min(START_BYTES, source.bytes));
   if (startsAsLegacyTorch(start)) {
-    throw new StudioError(
-      'not-built-yet',
-      `${source.name} is in PyTorch's format from before 1.6. Load it in PyTorch and save it again; reading it here is not built yet.`,
-      { file: source.name },
-    );
+    const { value, bigEndian, openStorage } = await openLegacyTorch(source, MAX_PICKLE_BYTES);
+    checkTensors(source, value);
+    return new TorchFile(source, value, bigEndian, openStorage, async () => undefined);
   }
   const archive = await openZip(source);
   const prefix = findPrefix(source, archive);
@@ -110,7 +126,15 @@ export async function openTorchFile(source: ByteSource): Promise<TorchFile> {
     },
   });
   checkTensors(source, value);
-  return new TorchFile(source, value, archive, records, await isBigEndian(archive, prefix));
+  return new TorchFile(
+    source,
+    value,
+    await isBigEndian(archive, prefix),
+    (storage) => openZipEntry(archive, records.get(storage.key)!),
+    async () => {
+      for (const entry of archive.entries.values()) await verifyZipEntry(archive, entry);
+    },
+  );
 }
 
 function bad(source: ByteSource, what: string): StudioError {

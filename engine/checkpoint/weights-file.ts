@@ -3,8 +3,9 @@ import type { ByteSource } from './byte-source.ts';
 import { type DType, dtypeBytes, elementCount, toFloat32 } from './dtype.ts';
 import type { PyDict, PyValue } from './python-value.ts';
 import { openSafetensors, startsAsSafetensors } from './safetensors.ts';
-import { openTorchFile, startsAsLegacyTorch, startsAsZip } from './torch-file.ts';
+import { openTorchFile, startsAsZip } from './torch-file.ts';
 import { isTensor, type TorchTensor } from './torch-globals.ts';
+import { startsAsLegacyTorch } from './torch-legacy.ts';
 
 /** One named tensor of a weights file, whatever its format. */
 export interface StoredTensor {
