@@ -12,22 +12,28 @@ export interface Predictions {
   readonly pending: boolean;
 }
 
-const NOTHING: Predictions = { outcomes: new Map(), pending: false };
+interface Answered {
+  readonly outcomes: ReadonlyMap<string, PlanOutcome>;
+  /** The request whose last answer is here. */
+  readonly key: string | null;
+}
+
+const NOTHING: Answered = { outcomes: new Map(), key: null };
 
 /**
  * Plans configs in a worker, the newest request only: while one is being planned, of all that follow only the last is kept.
  * `jobs` null: nothing to plan; what was predicted stays and is not current.
  */
 export function usePredictions(jobs: readonly PlanJob[] | null): Predictions {
-  const [predictions, setPredictions] = useState(NOTHING);
+  const [answered, setAnswered] = useState(NOTHING);
   const planner = useRef<Planner | null>(null);
   const key = jobs && JSON.stringify(jobs);
 
   useEffect(() => {
-    const made = new Planner((answer) => {
-      setPredictions(({ outcomes }) => ({
-        outcomes: new Map(outcomes).set(answer.key, answer.outcome),
-        pending: !answer.last,
+    const made = new Planner((answer, requestKey) => {
+      setAnswered((before) => ({
+        outcomes: new Map(before.outcomes).set(answer.key, answer.outcome),
+        key: answer.last ? requestKey : before.key,
       }));
     });
     planner.current = made;
@@ -36,38 +42,41 @@ export function usePredictions(jobs: readonly PlanJob[] | null): Predictions {
 
   useEffect(() => {
     if (key === null) return;
-    setPredictions(({ outcomes }) => ({ outcomes, pending: true }));
-    const timer = setTimeout(() => planner.current?.plan(JSON.parse(key) as PlanJob[]), SETTLE_MS);
+    const timer = setTimeout(() => planner.current?.plan(key), SETTLE_MS);
     return () => clearTimeout(timer);
   }, [key]);
 
-  return predictions;
+  return { outcomes: answered.outcomes, pending: key !== null && key !== answered.key };
 }
 
 class Planner {
   private readonly worker = new Worker(new URL('./prediction.worker.ts', import.meta.url), { type: 'module' });
-  private readonly onAnswer: (answer: PlanAnswer) => void;
+  private readonly onAnswer: (answer: PlanAnswer, requestKey: string) => void;
   private id = 0;
-  private busy = false;
-  private waiting: readonly PlanJob[] | null = null;
+  /** The jobs being planned and those that wait, each as JSON: what tells requests apart. */
+  private planning: string | null = null;
+  private waiting: string | null = null;
 
-  constructor(onAnswer: (answer: PlanAnswer) => void) {
+  constructor(onAnswer: (answer: PlanAnswer, requestKey: string) => void) {
     this.onAnswer = onAnswer;
     this.worker.onmessage = ({ data }: MessageEvent<PlanAnswer>) => {
-      if (data.last) this.busy = false;
       const overtaken = this.waiting !== null;
-      if (!overtaken) this.onAnswer(data);
-      if (data.last) this.next();
+      if (!overtaken && this.planning !== null) this.onAnswer(data, this.planning);
+      if (!data.last) return;
+      this.planning = null;
+      this.next();
     };
     this.worker.onerror = ({ message }) => {
       const problem = `The planner could not be started in this browser${message ? `: ${message}` : ''}.`;
-      this.onAnswer({ id: this.id, key: 'current', outcome: { plan: null, problem }, last: true });
+      const requestKey = this.planning ?? '';
+      this.planning = null;
+      this.onAnswer({ id: this.id, key: 'current', outcome: { plan: null, problem }, last: true }, requestKey);
     };
   }
 
-  plan(jobs: readonly PlanJob[]): void {
-    this.waiting = jobs;
-    if (!this.busy) this.next();
+  plan(requestKey: string): void {
+    this.waiting = requestKey;
+    if (this.planning === null) this.next();
   }
 
   stop(): void {
@@ -75,10 +84,10 @@ class Planner {
   }
 
   private next(): void {
-    if (!this.waiting) return;
-    const request: PlanRequest = { id: ++this.id, jobs: this.waiting };
+    if (this.waiting === null) return;
+    this.planning = this.waiting;
     this.waiting = null;
-    this.busy = true;
+    const request: PlanRequest = { id: ++this.id, jobs: JSON.parse(this.planning) as PlanJob[] };
     this.worker.postMessage(request);
   }
 }

@@ -104,10 +104,12 @@ export function Chart(props: ChartProps) {
   ]);
   const data = useMemo((): uPlot.AlignedData => [x as number[], ...drawn.map(({ values }) => values)], [x, drawn]);
   const latestData = useRef(data);
+  const latestDrawn = useRef(drawn);
 
   useEffect(() => {
     latest.current = props;
     latestData.current = data;
+    latestDrawn.current = drawn;
   });
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the series, `look` for the theme.
@@ -118,7 +120,7 @@ export function Chart(props: ChartProps) {
       options(
         element,
         latest,
-        drawn,
+        latestDrawn.current,
         heightPx,
         (range) => {
           zoom.current = range;
@@ -141,7 +143,7 @@ export function Chart(props: ChartProps) {
       made.destroy();
       plot.current = null;
     };
-  }, [shape, look]);
+  }, [shape, look, heightPx]);
 
   useEffect(() => {
     const made = plot.current;

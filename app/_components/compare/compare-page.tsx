@@ -324,8 +324,7 @@ function Overlay(props: {
   format: (value: number) => string;
 }) {
   const { runs, labels, followed, colourOf, pick } = props;
-  const colours = runs.map(({ run }) => colourOf(run.id)).join();
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `colours` stands for colourOf.
+  const colours = runs.map(({ run }) => colourOf(run.id)).join('|');
   const { x, series, maxY } = useMemo(() => {
     const columns = runs.map(({ run }) => {
       const ranks = followed.find(({ id }) => id === run.id)?.follower.log.ranks;
@@ -337,7 +336,7 @@ function Overlay(props: {
         ? [
             {
               label: labels[i],
-              colour: colourOf(runs[i].run.id),
+              colour: colours.split('|')[i],
               kind: 'line',
               // Equal curves cover each other: later ones are dashed, so that both are seen.
               widthPx: i ? 2 : 3,
