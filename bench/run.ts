@@ -10,6 +10,11 @@ export interface Bench {
 /** Each is a file bench/NAME.ts that exports `run`. */
 const benches: Readonly<Record<string, Bench>> = {
   'fresh-clone': { about: 'a clean clone on a bare PATH: npm start to page', load: () => import('./fresh-clone.ts') },
+  plan: { about: 'the time to plan the 1.009 B parameter model of the FSDP guide', load: () => import('./plan.ts') },
+  'quick-start': {
+    about: 'from the click to both runs finished, without the pages',
+    load: () => import('./quick-start.ts'),
+  },
 };
 
 const [name, ...args] = process.argv.slice(2);
