@@ -1,14 +1,14 @@
 import { fstatSync } from 'node:fs';
 import { Worker } from 'node:worker_threads';
 
-export const HEARTBEAT_MS = 1000;
+const HEARTBEAT_MS = 1000;
 /** Longer than any one thing that the main thread does in one turn: planning the largest model, compiling its shaders. */
-export const MAIN_STALL_MS = 60_000;
+const MAIN_STALL_MS = 60_000;
 /** The descriptor that a parent opens as a pipe to hear heartbeats: after stdio and Node's own channel. */
 export const HEARTBEAT_DESCRIPTOR = 4;
 
 /** What a worker is doing, for the person who waits. */
-export const PHASES = [
+const PHASES = [
   'starting',
   'preparing the data',
   'planning',
@@ -20,9 +20,6 @@ export const PHASES = [
 ] as const;
 export type WorkerPhase = (typeof PHASES)[number];
 
-/** Turn of the main thread, phase, step. */
-export type HeartbeatState = SharedArrayBuffer;
-
 export interface Heartbeat {
   set(phase: WorkerPhase, step: number | null): void;
   stop(): Promise<void>;
@@ -30,14 +27,22 @@ export interface Heartbeat {
 
 /** Starts the heartbeat thread, which writes a line of JSON a second to HEARTBEAT_DESCRIPTOR if the parent opened that. */
 export function startHeartbeat(): Heartbeat {
+  // Turns of the main thread, phase, step.
   const state = new SharedArrayBuffer(12);
   const words = new Int32Array(state);
   words[2] = -1;
   const turn = setInterval(() => Atomics.add(words, 0, 1), HEARTBEAT_MS / 2);
   turn.unref();
   const thread = isOpen(HEARTBEAT_DESCRIPTOR)
-    ? new Worker(new URL('./heartbeat-thread.ts', import.meta.url), {
-        workerData: { state, descriptor: HEARTBEAT_DESCRIPTOR },
+    ? new Worker(new URL('./heartbeat-thread.mjs', import.meta.url), {
+        execArgv: [],
+        workerData: {
+          state,
+          descriptor: HEARTBEAT_DESCRIPTOR,
+          phases: PHASES,
+          beatMs: HEARTBEAT_MS,
+          stallMs: MAIN_STALL_MS,
+        },
       })
     : null;
   thread?.unref();

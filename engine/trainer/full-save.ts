@@ -27,19 +27,21 @@ export async function* gatherPart(rank: SavingRank, name: string, part: Checkpoi
   const { group, segment } = find(run, name);
   const holders = run.sharded ? run.world : 1;
   for (let holder = 0; holder < holders; holder++) {
+    // What rank 0 holds goes nowhere.
+    if (holder === 0 && mailbox.rank !== 0) continue;
     const bytes = rowsOf(segment, holder).count * segment.rowLength * 4;
     for (let done = 0; done < bytes; done += SAVE_PIECE_BYTES) {
       const size = Math.min(SAVE_PIECE_BYTES, bytes - done);
-      if (holder === mailbox.rank) {
-        const tensor = part === 'param' ? group.parameters : group.state[part];
-        const values = await rank.engine.read(tensor.name, segment.shardOffset * 4 + done, size);
-        const own = new Uint8Array(values.buffer);
-        if (holder === 0) yield own;
-        else await give(mailbox, region, own);
-      } else {
+      if (holder !== mailbox.rank) {
         const piece = await take(mailbox, region, holder, size);
         if (mailbox.rank === 0) yield piece;
+        continue;
       }
+      const tensor = part === 'param' ? group.parameters : group.state[part];
+      const values = await rank.engine.read(tensor.name, segment.shardOffset * 4 + done, size);
+      const own = new Uint8Array(values.buffer);
+      if (holder === 0) yield own;
+      else await give(mailbox, region, own);
     }
   }
 }

@@ -59,6 +59,11 @@ export async function trainRank(context: RankContext): Promise<RankResult> {
   return new RankTraining(context).train();
 }
 
+/** An outcome with the moment at which it was there, which is not when it is looked at. */
+interface DatedOutcome extends StepOutcome {
+  readonly atMs: number;
+}
+
 class RankTraining {
   private readonly checkpoints: CheckpointRecord[] = [];
   private readonly saving: SavingRank;
@@ -76,12 +81,13 @@ class RankTraining {
     await this.agreeOnSchedules();
     const { steps } = config.trainer;
     this.lastReportMs = performance.now();
-    let flight: { step: number; outcome: Promise<StepOutcome> } | null = null;
+    let flight: { step: number; outcome: Promise<DatedOutcome> } | null = null;
     let next = 0;
     let stopped = false;
     while (next < steps && !stopped) {
       this.c.onPhase('training', next);
-      const { submitted, outcome } = this.c.engine.start(this.feed(next));
+      const { submitted, outcome: bare } = this.c.engine.start(this.feed(next));
+      const outcome = bare.then((o) => ({ ...o, atMs: performance.now() }));
       // A report that fails while the step after it starts is looked at below.
       outcome.catch(() => undefined);
       await submitted;
@@ -132,11 +138,10 @@ class RankTraining {
   }
 
   /** Emits the step; says whether training ends after the steps that are under way. */
-  private report(step: number, outcome: StepOutcome): boolean {
+  private report(step: number, outcome: DatedOutcome): boolean {
     const { run, engine, batches, emit } = this.c;
-    const now = performance.now();
-    const iterationMs = now - this.lastReportMs;
-    this.lastReportMs = now;
+    const iterationMs = outcome.atMs - this.lastReportMs;
+    this.lastReportMs = outcome.atMs;
     const { rows, columns } = batches.shape(step);
     const { currentBytes, peakBytes, liveBytes, byCategory, allocRetries, ooms } = engine.memory();
     const hostBytes = run.regions.reduce((sum, region) => sum + region.bytes, 0);
