@@ -272,10 +272,35 @@ function contradictions(c: ExperimentConfig): ConfigProblem[] {
     if (ninp % nhead) bad('model.nhead', `${nhead} does not divide model.ninp ${ninp}: each head needs a whole width`);
     if (ninp % 2) bad('model.ninp', `${ninp} is odd: the positional encoding pairs a sine with a cosine`);
   }
-  if (c.model.kind === 'gpt2' && c.model.nEmbd % c.model.nHead)
-    bad('model.nHead', `${c.model.nHead} does not divide model.nEmbd ${c.model.nEmbd}`);
-  if (c.model.kind === 'llama' && c.model.hiddenSize % c.model.numAttentionHeads)
-    bad('model.numAttentionHeads', `${c.model.numAttentionHeads} does not divide model.hiddenSize`);
+  if (c.model.kind === 'gpt2') {
+    const { nEmbd, nHead, nPositions } = c.model;
+    if (nEmbd % nHead)
+      bad('model.nHead', `${nHead} does not divide model.nEmbd ${nEmbd}: each head needs a whole width`);
+    if (c.data.kind !== 'batches' && c.data.blockSize > nPositions)
+      bad(
+        'model.nPositions',
+        `${nPositions} positions cannot hold data.blockSize ${c.data.blockSize} tokens; raise it, or shorten the blocks`,
+      );
+  }
+  if (c.model.kind === 'llama') {
+    const { hiddenSize, numAttentionHeads: heads, numKeyValueHeads: kvHeads } = c.model;
+    if (hiddenSize % heads)
+      bad(
+        'model.numAttentionHeads',
+        `${heads} does not divide model.hiddenSize ${hiddenSize}: each head needs a whole width`,
+      );
+    else if ((hiddenSize / heads) % 2)
+      bad(
+        'model.numAttentionHeads',
+        `makes heads of ${hiddenSize / heads}, model.hiddenSize ${hiddenSize} / ${heads}: rotary positions turn pairs, ` +
+          'so a head needs an even width',
+      );
+    if (heads % kvHeads)
+      bad(
+        'model.numKeyValueHeads',
+        `${kvHeads} does not divide model.numAttentionHeads ${heads}: each is shared by equally many heads`,
+      );
+  }
   if (c.optimizer.kind === 'sgd' && c.optimizer.nesterov && c.optimizer.momentum === 0)
     bad('optimizer.nesterov', 'needs optimizer.momentum above 0');
   const s = c.strategy;
@@ -312,7 +337,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
   const unless = (built: boolean, path: string, what: string) => {
     if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
   };
-  unless(c.model.kind === 'demo-transformer', 'model.kind', c.model.kind);
   unless(c.model.freeze.length === 0, 'model.freeze', 'freezing parameters');
   if (c.data.kind !== 'batches') {
     unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);

@@ -211,7 +211,7 @@ class Trace {
   /** LayerNorm(drop(branch) + x). */
   private residual(branch: Value, x: Value, path: string): Value {
     const { g } = this;
-    return g.within(path, () => addNormalize(g, drop(g, branch, this.site(), 'drop'), x, this.norm(path), 'out'));
+    return g.within(path, () => addNormalize(g, drop(g, branch, this.site(), 'drop'), x, this.norm(path), 'out').y);
   }
 
   private norm(path: string) {

@@ -1,5 +1,5 @@
 import { StudioError } from '../errors.ts';
-import type { Graph } from '../ops/graph.ts';
+import type { Graph, Value } from '../ops/graph.ts';
 
 /**
  * How a parameter starts: bounds as PyTorch's own initialisers compute them. `uniform` is ±bound, `normal` is N(0, 1) × std.
@@ -44,6 +44,11 @@ export interface Model {
   readonly vocabSize: number;
   /** Emits forward and leaves the gradient rules; the caller then calls graph.backward(). */
   trace(graph: Graph, shape: BatchShape, context: TraceContext): void;
+  /**
+   * For models that can continue a text: emits the forward pass alone, without loss and dropout, over the batch tensor
+   * `input`. Logits [batch · tokens, stride], of which the first vocabSize columns of a row count.
+   */
+  traceLogits?(graph: Graph, shape: BatchShape): Value;
 }
 
 /** Elements of all parameters. */

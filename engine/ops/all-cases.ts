@@ -6,13 +6,17 @@ import { cases as dropoutCases } from './dropout/dropout.cases.ts';
 import { cases as embeddingCases } from './embedding/embedding.cases.ts';
 import { cases as embeddingGradCases } from './embedding/embedding-grad.cases.ts';
 import { cases as fillCases } from './fill/fill.cases.ts';
+import { cases as geluCases } from './gelu/gelu.cases.ts';
 import type { KernelCase } from './kernel-case.ts';
 import { cases as layerNormCases } from './layer-norm/layer-norm.cases.ts';
 import { cases as matmulCases } from './matmul/matmul.cases.ts';
 import { cases as normCases } from './norm/norm.cases.ts';
 import { cases as optimizerCases } from './optimizer/optimizer.cases.ts';
 import { cases as reluGradCases } from './relu-grad/relu-grad.cases.ts';
+import { cases as rmsNormCases } from './rms-norm/rms-norm.cases.ts';
+import { cases as rotaryCases } from './rotary/rotary.cases.ts';
 import { cases as shardCases } from './shard/shard.cases.ts';
+import { cases as siluMulCases } from './silu-mul/silu-mul.cases.ts';
 
 /** The cases of every kernel, for the test that runs them on a device. */
 export const allCases: readonly KernelCase[] = [
@@ -26,9 +30,13 @@ export const allCases: readonly KernelCase[] = [
   ...addCases,
   ...crossEntropyCases,
   ...fillCases,
+  ...geluCases,
   ...layerNormCases,
   ...normCases,
   ...optimizerCases,
   ...reluGradCases,
+  ...rmsNormCases,
+  ...rotaryCases,
   ...shardCases,
+  ...siluMulCases,
 ];

@@ -70,8 +70,8 @@ export class Graph {
   private readonly parameterGradients = new Map<string, Value>();
   /** Gradient of each activation, by id; several activations may share one (the two inputs of a sum). */
   private readonly gradients = new Map<number, Value>();
-  /** Outputs whose gradient rule has not run: their gradient may not be added to through another name. */
-  private readonly pending = new Set<number>();
+  /** How many gradient rules of each output have not run: its gradient may not be added to through another name. */
+  private readonly pending = new Map<number, number>();
   private module = '';
   private phase: Phase = 'forward';
 
@@ -127,17 +127,17 @@ export class Graph {
     this.calls.push({ kernel, operands, params, module: this.module, phase: this.phase });
   }
 
-  /** Leaves the gradient rule of the op that made `output`. */
+  /** Leaves the gradient rule of the op that made `output`, or changed it in place. */
   gradientRule(output: Value, rule: () => void): void {
     this.rules.push({ module: this.module, rule, output });
-    this.pending.add(output.id);
+    this.pending.set(output.id, (this.pending.get(output.id) ?? 0) + 1);
   }
 
   /** Runs every gradient rule, last op first. Call once, after the loss op. */
   backward(): void {
     this.phase = 'backward';
     for (const { module, rule, output } of this.rules.reverse()) {
-      this.pending.delete(output.id);
+      this.pending.set(output.id, this.pending.get(output.id)! - 1);
       this.within(module, rule);
     }
   }
@@ -192,7 +192,7 @@ export class Graph {
 
   private refuseSharedGradient(value: Value, gradient: Value): void {
     for (const [id, other] of this.gradients)
-      if (other === gradient && id !== value.id && this.pending.has(id))
+      if (other === gradient && id !== value.id && this.pending.get(id))
         throw new StudioError(
           'internal',
           `adding to the gradient of ${value.name} would change that of ${this.values[id].name}, which is still needed`,

@@ -11,12 +11,14 @@ import { dropout } from './dropout/dropout.ts';
 import { embedding } from './embedding/embedding.ts';
 import { embeddingGrad } from './embedding/embedding-grad.ts';
 import { fill } from './fill/fill.ts';
+import { gelu } from './gelu/gelu.ts';
+import { geluGrad } from './gelu/gelu-grad.ts';
 import type { Kernel } from './kernel.ts';
 import { layerNorm } from './layer-norm/layer-norm.ts';
 import { layerNormGrad } from './layer-norm/layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
 import { layerNormResidual } from './layer-norm/layer-norm-residual.ts';
-import { matmulNN, matmulNT, matmulNTBias, matmulTN } from './matmul/matmul.ts';
+import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from './matmul/matmul.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
 import { adam } from './optimizer/adam.ts';
@@ -24,9 +26,16 @@ import { sgd } from './optimizer/sgd.ts';
 import { sgdPlain } from './optimizer/sgd-plain.ts';
 import { stepControl } from './optimizer/step-control.ts';
 import { reluGrad } from './relu-grad/relu-grad.ts';
+import { rmsNorm } from './rms-norm/rms-norm.ts';
+import { rmsNormGrad } from './rms-norm/rms-norm-grad.ts';
+import { rmsNormGradWeight } from './rms-norm/rms-norm-grad-weight.ts';
+import { rmsNormResidual } from './rms-norm/rms-norm-residual.ts';
+import { rotary } from './rotary/rotary.ts';
 import { reduceTree } from './shard/reduce-tree.ts';
 import { shardPack } from './shard/shard-pack.ts';
 import { unshard } from './shard/unshard.ts';
+import { siluMul } from './silu-mul/silu-mul.ts';
+import { siluMulGrad } from './silu-mul/silu-mul-grad.ts';
 
 /** Every kernel, by name. */
 export const kernels: ReadonlyMap<string, Kernel> = new Map(
@@ -44,12 +53,15 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       matmulNN,
       matmulTN,
       matmulNTBias,
+      matmulNNBias,
       add,
       crossEntropy,
       crossEntropyGrad,
       crossEntropyPartial,
       lossMean,
       fill,
+      gelu,
+      geluGrad,
       layerNorm,
       layerNormGrad,
       layerNormGradWeight,
@@ -61,6 +73,13 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       sgdPlain,
       stepControl,
       reluGrad,
+      rmsNorm,
+      rmsNormGrad,
+      rmsNormGradWeight,
+      rmsNormResidual,
+      rotary,
+      siluMul,
+      siluMulGrad,
       reduceTree,
       shardPack,
       unshard,

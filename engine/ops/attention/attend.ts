@@ -11,6 +11,8 @@ export interface AttentionShape {
   readonly tokens: number;
   readonly heads: number;
   readonly headDim: number;
+  /** Heads of keys and values, where several heads of queries share one (grouped-query attention). As many as heads if left out. */
+  readonly kvHeads?: number;
   readonly causal: boolean;
 }
 
@@ -72,21 +74,24 @@ export function projectQkv(g: Graph, query: Value, memory: Value, weight: Value,
 }
 
 /**
- * softmax(q·kᵀ/√headDim)·v per head over packed qkv [B·T, 3D] → [B·T, D]. Forward keeps the log of each row's sum;
+ * softmax(q·kᵀ/√headDim)·v per head over packed qkv [B·T, (heads + 2·kvHeads)·headDim] → [B·T, heads·headDim]. Forward keeps the log of each row's sum;
  * backward recomputes the probabilities from it (FlashAttention-2, Dao 2023), so no T×T tensor exists.
  */
 export function attend(g: Graph, qkv: Value, shape: AttentionShape, site: DropoutSite, name: string): Value {
-  const D = shape.heads * shape.headDim;
+  const { heads, headDim, kvHeads = heads } = shape;
+  const D = heads * headDim;
+  const kvWidth = kvHeads * headDim;
   const R = shape.batch * shape.tokens;
   const params = {
     B: shape.batch,
     T: shape.tokens,
-    H: shape.heads,
-    HD: shape.headDim,
-    stride: 3 * D,
+    H: heads,
+    HD: headDim,
+    groupSize: heads / kvHeads,
+    stride: D + 2 * kvWidth,
     qOffset: 0,
     kOffset: D,
-    vOffset: 2 * D,
+    vOffset: D + kvWidth,
     causal: shape.causal ? 1 : 0,
     ...site,
   };

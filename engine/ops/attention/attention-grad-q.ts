@@ -21,12 +21,12 @@ export const attentionGradQ: Kernel = {
   params: attentionParams,
   constants: attentionConstants,
   threads: ({ B, T, H }) => B * H * T,
-  cost: ({ B, T, H, HD, causal }) => ({
+  cost: ({ B, T, H, HD, groupSize, causal }) => ({
     flops: (6 * HD + 5) * attentionPairs(B, T, H, causal),
-    bytes: 4 * B * T * H * (6 * HD + 2),
+    bytes: 4 * B * T * H * (4 * HD + (2 * HD) / groupSize + 2),
   }),
   run([qkv, control, out, dout, lse, dqkv, delta], params) {
-    const { B, T, H, HD, stride, qOffset, kOffset, vOffset, causal } = params;
+    const { B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset, causal } = params;
     const scale = 1 / Math.sqrt(HD);
     const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
     const sums = new Float64Array(HD);
@@ -35,6 +35,7 @@ export const attentionGradQ: Kernel = {
         for (let tq = 0; tq < T; tq++) {
           const at = (b * H + h) * T + tq;
           const q = (b * T + tq) * stride + qOffset + h * HD;
+          const kv = Math.floor(h / groupSize) * HD;
           const o = (b * T + tq) * H * HD + h * HD;
           let rowDelta = 0;
           for (let d = 0; d < HD; d++) rowDelta += dout[o + d] * out[o + d];
@@ -42,8 +43,8 @@ export const attentionGradQ: Kernel = {
           sums.fill(0);
           const keys = causal ? tq + 1 : T;
           for (let tk = 0; tk < keys; tk++) {
-            const k = (b * T + tk) * stride + kOffset + h * HD;
-            const v = (b * T + tk) * stride + vOffset + h * HD;
+            const k = (b * T + tk) * stride + kOffset + kv;
+            const v = (b * T + tk) * stride + vOffset + kv;
             let s = 0;
             let dp = 0;
             for (let d = 0; d < HD; d++) {
@@ -65,8 +66,9 @@ fn kernel(i: u32) {
   let h = i / p.T % p.H;
   let b = i / p.T / p.H;
   let scale = 1.0 / sqrt(f32(HD));
-  let head = b * p.T * p.stride + h * HD;
-  let q_at = head + tq * p.stride + p.qOffset;
+  let rows = b * p.T * p.stride;
+  let kv_head = rows + h / groupSize * HD;
+  let q_at = rows + h * HD + tq * p.stride + p.qOffset;
   let o_at = (b * p.T + tq) * p.H * HD + h * HD;
   var q: array<f32, HD>;
   var dO: array<f32, HD>;
@@ -81,8 +83,8 @@ fn kernel(i: u32) {
   let mask = dropout_mask();
   let row_lse = lse[i];
   let keys = select(p.T, tq + 1u, p.causal != 0u);
-  var k_at = head + p.kOffset;
-  var v_at = head + p.vOffset;
+  var k_at = kv_head + p.kOffset;
+  var v_at = kv_head + p.vOffset;
   for (var tk = 0u; tk < keys; tk++) {
     var s = 0.0;
     var dp = 0.0;

@@ -1,11 +1,16 @@
 import type { ParamSpec } from '../kernel.ts';
 
-/** Parameters of attention and its gradients: B batches of T rows, H heads of HD columns, rows of qkv `stride` apart. */
+/**
+ * Parameters of attention and its gradients: B batches of T rows, H heads of HD columns, rows of qkv `stride` apart. `groupSize`
+ * heads of queries share a head of keys and values (grouped-query attention; 1: each its own). It is compiled in, so that a
+ * group of one costs nothing.
+ */
 export const attentionParams: readonly ParamSpec[] = [
   { name: 'B', type: 'u32' },
   { name: 'T', type: 'u32' },
   { name: 'H', type: 'u32' },
   { name: 'HD', type: 'u32' },
+  { name: 'groupSize', type: 'u32' },
   { name: 'stride', type: 'u32' },
   { name: 'qOffset', type: 'u32' },
   { name: 'kOffset', type: 'u32' },
@@ -16,7 +21,7 @@ export const attentionParams: readonly ParamSpec[] = [
   { name: 'site', type: 'u32' },
   { name: 'rank', type: 'u32' },
 ];
-export const attentionConstants = ['HD'] as const;
+export const attentionConstants = ['HD', 'groupSize'] as const;
 
 /** Pairs of a query and a key that it may see, over all batches and heads. */
 export function attentionPairs(B: number, T: number, H: number, causal: number): number {

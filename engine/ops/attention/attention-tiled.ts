@@ -10,10 +10,10 @@ const STAGED = 1024;
  * For real GPUs: a workgroup stages a chunk of the rows that all its threads go through, so that each value is fetched once
  * a workgroup and read four at a time. Arithmetic and order are those of the barrier-free variants.
  */
-function attentionTiled(wgsl: string): TiledVariant {
+function attentionTiled(wgsl: string, heads: (params: Params) => number): TiledVariant {
   return {
     workgroupSize: [GROUP, 1, 1],
-    workgroups: ({ B, T, H }: Params) => [Math.ceil(T / GROUP), B * H, 1],
+    workgroups: (params) => [Math.ceil(params.T / GROUP), params.B * heads(params), 1],
     fits: ({ B, T, H, HD }) => HD % 4 === 0 && B * H * T > 0 && B * H <= 65_535,
     wgsl: `${dropoutWgsl}
 const HD4 = HD / 4u;
@@ -25,28 +25,34 @@ ${wgsl}`,
   };
 }
 
+const queryHeads = ({ H }: Params) => H;
+
 const DOUT4 = `
 fn dout4(at: u32) -> vec4f { return vec4f(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]); }`;
 
-/** What all three begin with: the head of this workgroup and the row of this thread (the last one, if there is none). */
-const PLACE = `
-  let row0 = group.y * p.T;
-  let h = group.y % p.H;
-  let b = group.y / p.H;
+/** What all three begin with: the batch of this workgroup, one of `heads`, and the row of this thread (or the last one). */
+const place = (heads: string) => `
+  let b = group.y / (${heads});
+  let rows = b * p.T * p.stride;
   let scale = 1.0 / sqrt(f32(HD));
-  let head = b * p.T * p.stride + h * HD;
-  let o_head = b * p.T * p.H * HD + h * HD;
   let inside = group.x * ${GROUP}u + index < p.T;
   let t = min(group.x * ${GROUP}u + index, p.T - 1u);
-  let i = row0 + t;
   let mask = dropout_mask();`;
+
+/** One of a workgroup per head of queries; its keys and values are of the head `kv_head`. */
+const QUERIES = `${place('p.H')}
+  let h = group.y % p.H;
+  let i = group.y * p.T + t;
+  let kv_head = rows + h / groupSize * HD;
+  let q_at = rows + h * HD + t * p.stride + p.qOffset;
+  let o_at = (b * p.T + t) * p.H * HD + h * HD;`;
 
 /** Stages keys and values of rows first … first + count − 1. */
 const STAGE_KEYS = `
     let count = min(CHUNK, all - first);
     workgroupBarrier();
     for (var j = index; j < count * HD4; j += ${GROUP}u) {
-      let at = head + (first + j / HD4) * p.stride + j % HD4 * 4u;
+      let at = kv_head + (first + j / HD4) * p.stride + j % HD4 * 4u;
       staged0[j] = qkv4(at + p.kOffset);
       staged1[j] = qkv4(at + p.vOffset);
     }
@@ -58,9 +64,9 @@ const KEYS = `
   let all = select(p.T, min(p.T, (group.x + 1u) * ${GROUP}u), p.causal != 0u);
   let mine = select(p.T, t + 1u, p.causal != 0u);`;
 
-export const attentionForwardTiled = attentionTiled(`
-fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${KEYS}
-  let q_at = head + t * p.stride + p.qOffset;
+export const attentionForwardTiled = attentionTiled(
+  `
+fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   var q: array<vec4f, HD4>;
   var sums: array<vec4f, HD4>;
   for (var d = 0u; d < HD4; d++) { q[d] = qkv4(q_at + d * 4u) * scale; }
@@ -84,18 +90,18 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${KEYS}
     }
   }
   if (!inside) { return; }
-  let o_at = o_head + t * p.H * HD;
   for (var d = 0u; d < HD4; d++) {
     let value = sums[d] / total;
     for (var c = 0u; c < 4u; c++) { out[o_at + d * 4u + c] = value[c]; }
   }
   lse[i] = most + log(total);
-}`);
+}`,
+  queryHeads,
+);
 
-export const attentionGradQTiled = attentionTiled(`${DOUT4}
-fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${KEYS}
-  let q_at = head + t * p.stride + p.qOffset;
-  let o_at = o_head + t * p.H * HD;
+export const attentionGradQTiled = attentionTiled(
+  `${DOUT4}
+fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   var q: array<vec4f, HD4>;
   var dO: array<vec4f, HD4>;
   var sums: array<vec4f, HD4>;
@@ -126,14 +132,18 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${KEYS}
     let value = sums[d] * scale;
     for (var c = 0u; c < 4u; c++) { dqkv[q_at + d * 4u + c] = value[c]; }
   }
-}`);
+}`,
+  queryHeads,
+);
 
-export const attentionGradKVTiled = attentionTiled(`${DOUT4}
+export const attentionGradKVTiled = attentionTiled(
+  `${DOUT4}
 var<workgroup> staged_lse: array<f32, ${STAGED / 4}>;
 var<workgroup> staged_delta: array<f32, ${STAGED / 4}>;
-fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}
-  let k_at = head + t * p.stride + p.kOffset;
-  let v_at = head + t * p.stride + p.vOffset;
+fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
+  let kv = group.y % (p.H / groupSize);
+  let k_at = rows + kv * HD + t * p.stride + p.kOffset;
+  let v_at = rows + kv * HD + t * p.stride + p.vOffset;
   var k: array<vec4f, HD4>;
   var v: array<vec4f, HD4>;
   var dk: array<vec4f, HD4>;
@@ -145,34 +155,38 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}
   // The first query that may see a key of this workgroup, and of this thread.
   let begin = select(0u, group.x * ${GROUP}u, p.causal != 0u);
   let mine = select(0u, t, p.causal != 0u);
-  for (var first = begin; first < p.T; first += CHUNK) {
-    let count = min(CHUNK, p.T - first);
-    workgroupBarrier();
-    for (var j = index; j < count * HD4; j += ${GROUP}u) {
-      let row = first + j / HD4;
-      staged0[j] = qkv4(head + row * p.stride + p.qOffset + j % HD4 * 4u);
-      staged1[j] = dout4(o_head + row * p.H * HD + j % HD4 * 4u);
-    }
-    for (var j = index; j < count; j += ${GROUP}u) {
-      staged_lse[j] = lse[row0 + first + j];
-      staged_delta[j] = delta[row0 + first + j];
-    }
-    workgroupBarrier();
-    for (var j = max(mine, first) - first; j < count; j++) {
-      var s = 0.0;
-      var dp = 0.0;
-      for (var d = 0u; d < HD4; d++) {
-        s += dot(k[d], staged0[j * HD4 + d]);
-        dp += dot(v[d], staged1[j * HD4 + d]);
+  for (var member = 0u; member < groupSize; member++) {
+    let h = kv * groupSize + member;
+    let row0 = (b * p.H + h) * p.T;
+    for (var first = begin; first < p.T; first += CHUNK) {
+      let count = min(CHUNK, p.T - first);
+      workgroupBarrier();
+      for (var j = index; j < count * HD4; j += ${GROUP}u) {
+        let row = first + j / HD4;
+        staged0[j] = qkv4(rows + h * HD + row * p.stride + p.qOffset + j % HD4 * 4u);
+        staged1[j] = dout4((b * p.T + row) * p.H * HD + h * HD + j % HD4 * 4u);
       }
-      var factor = 1.0;
-      if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + first + j) * p.T + t); }
-      let probability = exp(s - staged_lse[j]);
-      let ds = probability * (dp * factor - staged_delta[j]);
-      let weight = probability * factor;
-      for (var d = 0u; d < HD4; d++) {
-        dk[d] += ds * staged0[j * HD4 + d];
-        dv[d] += weight * staged1[j * HD4 + d];
+      for (var j = index; j < count; j += ${GROUP}u) {
+        staged_lse[j] = lse[row0 + first + j];
+        staged_delta[j] = delta[row0 + first + j];
+      }
+      workgroupBarrier();
+      for (var j = max(mine, first) - first; j < count; j++) {
+        var s = 0.0;
+        var dp = 0.0;
+        for (var d = 0u; d < HD4; d++) {
+          s += dot(k[d], staged0[j * HD4 + d]);
+          dp += dot(v[d], staged1[j * HD4 + d]);
+        }
+        var factor = 1.0;
+        if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + first + j) * p.T + t); }
+        let probability = exp(s - staged_lse[j]);
+        let ds = probability * (dp * factor - staged_delta[j]);
+        let weight = probability * factor;
+        for (var d = 0u; d < HD4; d++) {
+          dk[d] += ds * staged0[j * HD4 + d];
+          dv[d] += weight * staged1[j * HD4 + d];
+        }
       }
     }
   }
@@ -184,4 +198,6 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}
       dqkv[v_at + d * 4u + c] = dv[d][c];
     }
   }
-}`);
+}`,
+  ({ H, groupSize }) => H / groupSize,
+);

@@ -14,6 +14,8 @@ export interface AttentionShape {
   readonly HD: number;
   readonly causal: number;
   readonly dropout: number;
+  /** Heads of queries that share a head of keys and values: 1 if left out. */
+  readonly groupSize?: number;
   /** Elements after each row of qkv. */
   readonly padding?: number;
 }
@@ -35,14 +37,27 @@ export const attentionShapes: readonly AttentionShape[] = [
     dropout: 0.1,
     padding: 1,
   },
+  {
+    name: 'grouped, causal, dropout, padded',
+    B: 2,
+    T: 11,
+    H: 6,
+    HD: 8,
+    causal: 1,
+    dropout: 0.2,
+    groupSize: 3,
+    padding: 4,
+  },
+  { name: 'one head of keys for all', B: 1, T: 67, H: 4, HD: 8, causal: 1, dropout: 0, groupSize: 4 },
   { name: 'widest head', B: 1, T: 29, H: 1, HD: 128, causal: 1, dropout: 0 },
 ];
 
 export function attentionParamsOf(shape: AttentionShape): Record<string, number> {
-  const { B, T, H, HD, causal, dropout, padding = 0 } = shape;
+  const { B, T, H, HD, causal, dropout, groupSize = 1, padding = 0 } = shape;
   const columns = H * HD;
-  const offsets = { stride: 3 * columns + padding, qOffset: 0, kOffset: columns, vOffset: 2 * columns };
-  return { B, T, H, HD, ...offsets, causal, dropout, seed: 7, site: 2, rank: 3 };
+  const kv = columns / groupSize;
+  const offsets = { stride: columns + 2 * kv + padding, qOffset: 0, kOffset: columns, vOffset: columns + kv };
+  return { B, T, H, HD, groupSize, ...offsets, causal, dropout, seed: 7, site: 2, rank: 3 };
 }
 
 function attentionCase(kernel: Kernel, shape: AttentionShape): KernelCase {

@@ -5,7 +5,7 @@ import { attentionForwardTiled } from './attention-tiled.ts';
 
 /**
  * out[b·T + tq, h·HD + d] = Σ_tk dropout(softmax_tk(q·k/√HD))·v over the keys tk (tk ≤ tq if `causal`), with q, k and v
- * packed in the rows of qkv: q of head h at row·stride + qOffset + h·HD, k and v likewise. lse[(b·H + h)·T + tq] keeps the
+ * packed in the rows of qkv: q of head h at row·stride + qOffset + h·HD, k and v of head ⌊h/groupSize⌋ likewise. lse[(b·H + h)·T + tq] keeps the
  * log of the softmax's denominator for backward. Online softmax: one pass over the keys.
  */
 export const attention: Kernel = {
@@ -19,12 +19,12 @@ export const attention: Kernel = {
   params: attentionParams,
   constants: attentionConstants,
   threads: ({ B, T, H }) => B * H * T,
-  cost: ({ B, T, H, HD, causal }) => ({
+  cost: ({ B, T, H, HD, groupSize, causal }) => ({
     flops: (4 * HD + 4) * attentionPairs(B, T, H, causal),
-    bytes: 4 * B * T * H * (4 * HD + 1),
+    bytes: 4 * B * T * H * (2 * HD + (2 * HD) / groupSize + 1),
   }),
   run([qkv, control, out, lse], params) {
-    const { B, T, H, HD, stride, qOffset, kOffset, vOffset, causal } = params;
+    const { B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset, causal } = params;
     const scale = 1 / Math.sqrt(HD);
     const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
     const weights = new Float64Array(T);
@@ -34,10 +34,11 @@ export const attention: Kernel = {
         for (let tq = 0; tq < T; tq++) {
           const at = (b * H + h) * T + tq;
           const q = (b * T + tq) * stride + qOffset + h * HD;
+          const kv = Math.floor(h / groupSize) * HD;
           const keys = causal ? tq + 1 : T;
           let most = -1e30;
           for (let tk = 0; tk < keys; tk++) {
-            const k = (b * T + tk) * stride + kOffset + h * HD;
+            const k = (b * T + tk) * stride + kOffset + kv;
             let s = 0;
             for (let d = 0; d < HD; d++) s += qkv[q + d] * qkv[k + d];
             weights[tk] = s * scale;
@@ -49,7 +50,7 @@ export const attention: Kernel = {
             const e = Math.exp(weights[tk] - most);
             total += e;
             const factor = e * dropoutFactor(mask, at * T + tk);
-            const v = (b * T + tk) * stride + vOffset + h * HD;
+            const v = (b * T + tk) * stride + vOffset + kv;
             for (let d = 0; d < HD; d++) sums[d] += factor * qkv[v + d];
           }
           const o = (b * T + tq) * H * HD + h * HD;
@@ -65,8 +66,9 @@ fn kernel(i: u32) {
   let h = i / p.T % p.H;
   let b = i / p.T / p.H;
   let scale = 1.0 / sqrt(f32(HD));
-  let head = b * p.T * p.stride + h * HD;
-  let q_at = head + tq * p.stride + p.qOffset;
+  let rows = b * p.T * p.stride;
+  let kv_head = rows + h / groupSize * HD;
+  let q_at = rows + h * HD + tq * p.stride + p.qOffset;
   var q: array<f32, HD>;
   var sums: array<f32, HD>;
   for (var d = 0u; d < HD; d++) { q[d] = qkv[q_at + d] * scale; }
@@ -74,8 +76,8 @@ fn kernel(i: u32) {
   let keys = select(p.T, tq + 1u, p.causal != 0u);
   var most = -1e30;
   var total = 0.0;
-  var k_at = head + p.kOffset;
-  var v_at = head + p.vOffset;
+  var k_at = kv_head + p.kOffset;
+  var v_at = kv_head + p.vOffset;
   for (var tk = 0u; tk < keys; tk++) {
     var s = 0.0;
     for (var d = 0u; d < HD; d++) { s += q[d] * qkv[k_at + d]; }

@@ -1,7 +1,6 @@
-import { fill } from '../fill/fill.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { embedding } from './embedding.ts';
-import { embeddingGrad } from './embedding-grad.ts';
+import { tokenGradient } from './token-gradient.ts';
 
 /**
  * out[r] = weight[tokens[r]]·scale + row. tokens [R], weight [V, D], row [D] → [R, D]. The gradient adds dout·scale into
@@ -11,11 +10,7 @@ export function embed(g: Graph, tokens: Value, weight: Value, row: Value, scale:
   const R = elementsOf(tokens.shape);
   const D = weight.shape[1];
   const out = g.activation(name, [R, D]);
-  g.emit(embedding, [tokens, weight, row, out], { R, D, scale });
-  g.gradientRule(out, () => {
-    const dW = g.parameterGradient(weight);
-    if (!dW.accumulate) g.emit(fill, [dW.value], { n: elementsOf(weight.shape), offset: 0, value: 0 });
-    g.emit(embeddingGrad, [tokens, g.gradientOf(out), dW.value], { R, D, scale });
-  });
+  g.emit(embedding, [tokens, weight, row, out], { R, D, scale, T: 1 });
+  g.gradientRule(out, () => tokenGradient(g, tokens, weight, g.gradientOf(out), scale));
   return out;
 }

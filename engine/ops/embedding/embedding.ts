@@ -1,6 +1,9 @@
 import type { Kernel } from '../kernel.ts';
 
-/** out[r, d] = weight[tokens[r], d]·scale + row[d]; tokens[R] must be below V, weight is [V, D]. */
+/**
+ * out[r, d] = weight[tokens[r], d]·scale + row[r mod T, d]: the T rows of `row` are given out in turn (T = 1: one for all).
+ * tokens[R] must be below V, weight is [V, D].
+ */
 export const embedding: Kernel = {
   name: 'embedding',
   operands: [
@@ -13,20 +16,23 @@ export const embedding: Kernel = {
     { name: 'R', type: 'u32' },
     { name: 'D', type: 'u32' },
     { name: 'scale', type: 'f32' },
+    { name: 'T', type: 'u32' },
   ],
   constants: [],
   threads: ({ R, D }) => R * D,
-  cost: ({ R, D }) => ({ flops: 2 * R * D, bytes: 4 * (R + D + 2 * R * D) }),
-  run([tokens, weight, row, out], { R, D, scale }) {
+  cost: ({ R, D, T }) => ({ flops: 2 * R * D, bytes: 4 * (R + T * D + 2 * R * D) }),
+  run([tokens, weight, row, out], { R, D, scale, T }) {
     const s = Math.fround(scale);
     for (let r = 0; r < R; r++) {
       const from = tokens[r] * D;
-      for (let d = 0; d < D; d++) out[r * D + d] = weight[from + d] * s + row[d];
+      const at = (r % T) * D;
+      for (let d = 0; d < D; d++) out[r * D + d] = weight[from + d] * s + row[at + d];
     }
   },
   wgsl: `
 fn kernel(i: u32) {
+  let r = i / p.D;
   let d = i % p.D;
-  out[i] = weight[tokens[i / p.D] * p.D + d] * p.scale + row[d];
+  out[i] = weight[tokens[r] * p.D + d] * p.scale + row[r % p.T * p.D + d];
 }`,
 };

@@ -1,4 +1,4 @@
-import { add } from '../add/add.ts';
+import { addToEach } from '../add/residual.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad } from './layer-norm-grad.ts';
@@ -25,8 +25,8 @@ export function normalize(g: Graph, x: Value, { weight, bias, eps }: NormWeights
 }
 
 /**
- * LayerNorm(x + residual), the post-norm step of a transformer layer, in one kernel. Both inputs have the same gradient,
- * that of their sum: it is computed once and shared.
+ * sum = x + residual and y = LayerNorm(sum), in one kernel: the post-norm step of a transformer layer, or, where the sum is
+ * used again, the pre-norm one. Both inputs have the same gradient, that of their sum: it is computed once and shared.
  */
 export function addNormalize(
   g: Graph,
@@ -34,21 +34,18 @@ export function addNormalize(
   residual: Value,
   { weight, bias, eps }: NormWeights,
   name: string,
-): Value {
+): { sum: Value; y: Value } {
   const { R, D, y, stats } = outputs(g, x, weight, name);
   const sum = g.activation(`${name}.sum`, [R, D]);
   g.emit(layerNormResidual, [x, residual, weight, bias, sum, y, stats], { R, D, eps });
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     weightGradients(g, { dy, s: sum, stats, weight, bias, R, D });
-    const ds = g.workspace(`${name}.sum.grad`, [R, D]);
-    g.emit(layerNormGrad, [dy, sum, stats, weight, ds], { R, D, accumulate: 0 });
-    for (const input of [x, residual]) {
-      if (g.hasGradient(input)) g.emit(add, [g.gradientTarget(input).value, ds], { n: R * D });
-      else g.shareGradient(input, ds);
-    }
+    const ds = g.gradientTarget(sum);
+    g.emit(layerNormGrad, [dy, sum, stats, weight, ds.value], { R, D, accumulate: ds.accumulate ? 1 : 0 });
+    addToEach(g, [x, residual], ds.value);
   });
-  return y;
+  return { sum, y };
 }
 
 function outputs(g: Graph, x: Value, weight: Value, name: string) {

@@ -1,6 +1,6 @@
 import type { Kernel } from '../kernel.ts';
 import type { KernelCase } from '../kernel-case.ts';
-import { matmulNN, matmulNT, matmulNTBias, matmulTN } from './matmul.ts';
+import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from './matmul.ts';
 
 interface Shape {
   readonly name: string;
@@ -19,7 +19,7 @@ function matmulCase(kernel: Kernel, shape: Shape): KernelCase {
   const [bRows, ldb] = kernel === matmulNT || kernel === matmulNTBias ? [N, K + padding] : [K, N + padding];
   const ldc = N + padding;
   const strides = { aOffset: padding, lda, bOffset: padding, ldb, cOffset: padding, ldc };
-  const bias = kernel === matmulNTBias;
+  const bias = kernel === matmulNTBias || kernel === matmulNNBias;
   return {
     kernel,
     name: `${shape.name}: ${M}x${N}x${K}`,
@@ -44,7 +44,9 @@ const shapes: readonly Shape[] = [
 ];
 
 export const cases: KernelCase[] = [
-  ...[matmulNT, matmulNN, matmulTN, matmulNTBias].flatMap((kernel) => shapes.map((shape) => matmulCase(kernel, shape))),
+  ...[matmulNT, matmulNN, matmulTN, matmulNTBias, matmulNNBias].flatMap((kernel) =>
+    shapes.map((shape) => matmulCase(kernel, shape)),
+  ),
   matmulCase(matmulNTBias, { name: 'relu, added', M: 37, N: 41, K: 19, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled', M: 37, N: 41, K: 29, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled, square', M: 131, N: 66, K: 23, relu: 1 }),

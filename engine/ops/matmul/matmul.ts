@@ -102,3 +102,5 @@ export const matmulNN = matmul('nn', false);
 export const matmulTN = matmul('tn', false);
 /** C = A·Bᵀ + bias, and relu if asked. */
 export const matmulNTBias = matmul('nt', true);
+/** C = A·B + bias, for weights that are stored [in, out]. */
+export const matmulNNBias = matmul('nn', true);
