@@ -1,16 +1,16 @@
 import { StudioError } from '../errors.ts';
 import type { ByteChunks, ByteSink, ByteSource } from './byte-source.ts';
 import {
-  fromPlain,
-  type PlainValue,
-  type PyDict,
-  PyOrderedDict,
-  type PyValue,
-  toPlain,
-  tuple,
-} from './python-value.ts';
+  type CheckpointContent,
+  contentTree,
+  MODEL_KEY,
+  OPTIMIZER_KEY,
+  type OptimizerContent,
+  type TensorContent,
+} from './checkpoint-content.ts';
+import { fromPlain, type PlainValue, type PyDict, type PyValue, toPlain, tuple } from './python-value.ts';
 import { openTorchFile, type TorchFile } from './torch-file.ts';
-import { type TensorToWrite, tensorToWrite, torchFileBytes, writeTorchFile } from './torch-file-writer.ts';
+import { torchFileBytes, writeTorchFile } from './torch-file-writer.ts';
 import { isTensor, type TorchTensor } from './torch-globals.ts';
 import { asOptimizer, findStateDicts } from './weights-file.ts';
 
@@ -34,8 +34,17 @@ export interface CheckpointOptimizer {
   readonly momentum?: number;
   readonly nesterov?: boolean;
   readonly foreach?: boolean | null;
+  /** param_groups of their own: each parameter that is not tied is in one of them. Left out: one group of all. */
+  readonly groups?: readonly CheckpointGroup[];
   /** Optimizer steps done: Adam's t. Before the first there is no state, as in torch. */
   readonly step: number;
+}
+
+/** Parameters that have their own options; the others are the optimizer's. */
+export interface CheckpointGroup {
+  readonly names: readonly string[];
+  readonly lr: number;
+  readonly weightDecay: number;
 }
 
 /** Parts of a parameter, by torch's names. */
@@ -68,50 +77,68 @@ export function fullCheckpointBytes(checkpoint: FullCheckpoint): number {
   return torchFileBytes(checkpointTree(checkpoint));
 }
 
-const RESERVED_KEYS = ['model', 'optimizer', 'iter', 'config'];
+/** What a checkpoint of a run holds, without a way to read it. */
+export type CheckpointDescription = Omit<FullCheckpoint, 'read'>;
 
-function checkpointTree(checkpoint: FullCheckpoint): PyValue {
-  const { parameters, optimizer, iter, config, extra = {}, read } = checkpoint;
-  const model = new PyOrderedDict();
+/** float32 elements [first, first + count) of a part of a parameter, row-major. */
+export type PartReader = (name: string, part: CheckpointPart, first: number, count: number) => ByteChunks;
+
+const RESERVED_KEYS = [MODEL_KEY, OPTIMIZER_KEY, 'iter', 'config'];
+
+function checkpointTree({ read, ...description }: FullCheckpoint): PyValue {
+  return contentTree(checkpointContent(description, (name, part) => read(name, part)));
+}
+
+/** The content of a run's checkpoint, as Fabric names it. `read` is asked when a writer has come to a tensor. */
+export function checkpointContent(description: CheckpointDescription, read: PartReader): CheckpointContent {
+  const { parameters, optimizer, iter, config, extra = {} } = description;
+  const content = (name: string, shape: readonly number[], part: CheckpointPart): TensorContent => ({
+    kind: 'tensor-content',
+    dtype: 'float32',
+    shape,
+    read: (first, count) => read(name, part, first, count),
+  });
+  const model = new Map<string, TensorContent>();
   for (const { name, shape, tiedTo } of parameters) {
     const tied = tiedTo === undefined ? undefined : model.get(tiedTo);
     if (tiedTo !== undefined && !tied)
       throw new StudioError('internal', `${name} is tied to ${tiedTo}, which does not come before it.`);
-    model.set(name, tied ?? tensorToWrite('float32', shape, () => read(name, 'param')));
+    model.set(name, tied ?? content(name, shape, 'param'));
   }
-  const tree: PyDict = new Map<PyValue, PyValue>([['model', model]]);
-  if (optimizer) tree.set('optimizer', optimizerTree(checkpoint, optimizer));
-  tree.set('iter', iter);
-  tree.set('config', fromPlain(config));
+  const rest: PyDict = new Map<PyValue, PyValue>([
+    ['iter', iter],
+    ['config', fromPlain(config)],
+  ]);
   for (const [key, value] of Object.entries(extra)) {
     if (RESERVED_KEYS.includes(key)) throw new StudioError('internal', `A checkpoint already has a key ${key}.`);
-    tree.set(key, fromPlain(value));
+    rest.set(key, fromPlain(value));
   }
-  return tree;
+  return { model, optimizer: optimizer && optimizerContent(parameters, optimizer, content), rest };
 }
 
-function optimizerTree({ parameters, read }: FullCheckpoint, optimizer: CheckpointOptimizer): PyDict {
+function optimizerContent(
+  parameters: readonly CheckpointParameter[],
+  optimizer: CheckpointOptimizer,
+  content: (name: string, shape: readonly number[], part: CheckpointPart) => TensorContent,
+): OptimizerContent {
   const own = parameters.filter(({ tiedTo }) => tiedTo === undefined);
   const parts = stateParts(optimizer);
-  const state: PyDict = new Map();
+  const state = new Map<string, ReadonlyMap<string, PyValue>>();
   for (const { name, shape, frozen } of optimizer.step > 0 && parts.length > 0 ? own : []) {
     if (frozen) continue;
-    const entries: [PyValue, PyValue][] = parts.map((part) => [
-      part,
-      tensorToWrite('float32', shape, () => read(name, part)),
-    ]);
+    const entries: [string, PyValue][] = parts.map((part) => [part, content(name, shape, part)]);
     if (optimizer.kind !== 'sgd') entries.unshift(['step', float32Scalar(optimizer.step)]);
     state.set(name, new Map(entries));
   }
-  const group = optionsOf(optimizer);
-  group.set(
-    'params',
-    own.map(({ name }) => name),
-  );
-  return new Map<PyValue, PyValue>([
-    ['state', state],
-    ['param_groups', [group]],
-  ]);
+  const { lr, weightDecay } = optimizer;
+  const groups = optimizer.groups ?? [{ lr, weightDecay, names: own.map(({ name }) => name) }];
+  return {
+    state,
+    groups: groups.map(({ names, ...changed }) => {
+      const group = optionsOf({ ...optimizer, ...changed });
+      return group.set('params', [...names]);
+    }),
+  };
 }
 
 function stateParts(optimizer: CheckpointOptimizer): CheckpointPart[] {
@@ -151,8 +178,14 @@ function optionsOf(optimizer: CheckpointOptimizer): PyDict {
 }
 
 /** torch keeps Adam's t as a tensor of no dimensions. */
-function float32Scalar(value: number): TensorToWrite {
-  return tensorToWrite('float32', [], () => [new Uint8Array(Float32Array.of(value).buffer)]);
+function float32Scalar(value: number): TensorContent {
+  const bytes = new Uint8Array(Float32Array.of(value).buffer);
+  return {
+    kind: 'tensor-content',
+    dtype: 'float32',
+    shape: [],
+    read: (first, count) => [bytes.slice(4 * first, 4 * (first + count))],
+  };
 }
 
 /** The state of one optimizer in a file, by the names of the model in the same file. */
