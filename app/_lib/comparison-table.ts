@@ -15,8 +15,12 @@ export function differingFields({ runs, differing }: Comparison): { path: string
   });
   return [...new Set(paths)]
     .map((path) => ({ path, values: leaves.map((of) => formatConfigValue(of.get(path))) }))
-    .filter(({ values }) => new Set(values).size > 1);
+    .filter(({ values }) => new Set(values).size > 1)
+    .sort((a, b) => rankOf(a.path) - rankOf(b.path));
 }
+
+/** What a section is comes before what it has; else the order stays. */
+const rankOf = (path: string): number => (/(^|\.)(kind|shardingStrategy)$/.test(path) ? 0 : 1);
 
 /** The comparison as CSV: one row a run, then (wide form) the mean loss of every step. */
 export function comparisonCsv(comparison: Comparison): string {

@@ -190,7 +190,7 @@ export function Chart(props: ChartProps) {
         </>
       ) : (
         <div className="grid place-items-center rounded-lg border border-dashed border-line text-faint" data-empty>
-          <p className="py-16">{props.empty ?? 'Nothing yet'}</p>
+          <p className={heightPx > 240 ? 'py-28' : 'py-20'}>{props.empty ?? 'Nothing yet'}</p>
         </div>
       )}
     </figure>
