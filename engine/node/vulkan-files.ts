@@ -53,7 +53,7 @@ let vulkan: Promise<VulkanFiles> | undefined;
  * Start it as `chromium.launch({ executablePath, env: { ...process.env, ...env }, args: ['--no-sandbox'] })`.
  */
 export function unpackBrowser(): Promise<BrowserFiles> {
-  browser ??= unpackIntoCache(`browser-${VERSION}`, readBrowser).then((folder) => ({
+  browser ??= unpackIntoCache(`browser-${VERSION}-b`, readBrowser).then((folder) => ({
     executablePath: join(folder, 'chromium'),
     env: { LD_LIBRARY_PATH: join(folder, 'lib'), FONTCONFIG_PATH: folder },
   }));
@@ -88,7 +88,7 @@ const FONTS_CONF = `<?xml version="1.0"?>
 <fontconfig>
   <dir prefix="relative">fonts</dir>
   <dir>/usr/share/fonts</dir>
-  <cachedir prefix="relative">font-cache</cachedir>
+  <cachedir prefix="xdg">fontconfig</cachedir>
 </fontconfig>
 `;
 
