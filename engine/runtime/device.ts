@@ -6,8 +6,11 @@ import { KernelCache } from './kernel-cache.ts';
 export interface OpenDevice {
   readonly device: GPUDevice;
   readonly kernels: KernelCache;
-  /** Rejects when the device is lost or reports an error that no scope caught; never resolves. */
-  readonly failed: Promise<never>;
+  /**
+   * Awaits what the device or a peer has to do. Rejects with StudioError `device-lost` or `internal` as soon as the device
+   * is lost or reports an error that no scope caught.
+   */
+  guard<T>(work: Promise<T>): Promise<T>;
   close(): void;
 }
 
@@ -37,19 +40,51 @@ export async function openDevice(adapter: GPUAdapter): Promise<OpenDevice> {
     throw new StudioError('no-adapter', `the adapter gives no device: ${(cause as Error).message}`, {}, { cause });
   }
   let closing = false;
-  const failed = new Promise<never>((_, reject) => {
-    device.addEventListener('uncapturederror', (event) => {
-      event.preventDefault();
-      reject(new StudioError('internal', `the device reports: ${event.error.message}`));
-    });
-    void device.lost.then(({ reason, message }) => {
-      if (!closing) reject(new StudioError('device-lost', `the device was lost (${reason}): ${message}`));
-    });
+  const failure = new DeviceFailure();
+  device.addEventListener('uncapturederror', (event) => {
+    event.preventDefault();
+    failure.fail(new StudioError('internal', `the device reports: ${event.error.message}`));
   });
-  failed.catch(() => undefined);
+  void device.lost.then(({ reason, message }) => {
+    if (!closing) failure.fail(new StudioError('device-lost', `the device was lost (${reason}): ${message}`));
+  });
   const close = () => {
     closing = true;
     device.destroy();
   };
-  return { device, kernels: new KernelCache(device), failed, close };
+  return { device, kernels: new KernelCache(device), guard: (work) => failure.guard(work), close };
+}
+
+/** How long an error of work on the device may wait for the device to say why. */
+const EXPLANATION_MS = 1000;
+
+/** The end of a device, for whoever waits for it. What is over is forgotten: a long run does not grow. */
+export class DeviceFailure {
+  private error: StudioError | null = null;
+  private readonly waiting = new Set<(error: StudioError) => void>();
+
+  fail(error: StudioError): void {
+    this.error ??= error;
+    for (const reject of this.waiting) reject(this.error);
+    this.waiting.clear();
+  }
+
+  guard<T>(work: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.waiting.add(reject);
+      const settle = (end: () => void) => {
+        this.waiting.delete(reject);
+        end();
+      };
+      work.then(
+        (value) => settle(() => resolve(value)),
+        (error) => {
+          // A map that a lost device drops says less than the loss itself, which may be told later.
+          if (error instanceof StudioError || this.error) settle(() => reject(error));
+          else setTimeout(() => settle(() => reject(error)), EXPLANATION_MS);
+        },
+      );
+      if (this.error) settle(() => reject(this.error));
+    });
+  }
 }

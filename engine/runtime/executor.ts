@@ -34,6 +34,7 @@ export class Executor implements RankEngine {
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
   private hostLane: Promise<void> = Promise.resolve();
   private lastOutcome: Promise<unknown> = Promise.resolve();
+  private lastRead: Promise<unknown> = Promise.resolve();
 
   private constructor(
     private readonly run: CompiledRun,
@@ -88,7 +89,14 @@ export class Executor implements RankEngine {
     await this.device(this.open.device.queue.onSubmittedWorkDone());
   }
 
-  async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
+  /** Reads share one staging slot and take turns. */
+  read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
+    const values = this.lastRead.then(() => this.readNow(tensor, offsetBytes, bytes));
+    this.lastRead = values.catch(() => undefined);
+    return values;
+  }
+
+  private async readNow(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
     const from = this.slabs.place(step, range);
     const staging = this.downloadStaging();
@@ -221,7 +229,7 @@ export class Executor implements RankEngine {
 
   /** Awaits something that the device or a peer has to do; a lost device or an error of its own ends the wait. */
   device<T>(work: Promise<T>): Promise<T> {
-    return Promise.race([work, this.open.failed]);
+    return this.open.guard(work);
   }
 
   private peers(): number[] {
