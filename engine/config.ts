@@ -138,14 +138,14 @@ const Ddp = z.strictObject({
   activationCheckpointingPolicy: patterns.default([]),
 });
 
-const Strategy = z.preprocess(
-  (value) => {
-    if (value === 'ddp' || value === 'fsdp') return { kind: value };
-    if (value === 'fsdp_cpu_offload') return { kind: 'fsdp', cpuOffload: true };
-    return value;
-  },
-  z.discriminatedUnion('kind', [Fsdp, Ddp]),
-);
+/** A strategy by the one word that Fabric takes for it, written out. */
+function expandStrategy(value: unknown): unknown {
+  if (value === 'ddp' || value === 'fsdp') return { kind: value };
+  if (value === 'fsdp_cpu_offload') return { kind: 'fsdp', cpuOffload: true };
+  return value;
+}
+
+const Strategy = z.preprocess(expandStrategy, z.discriminatedUnion('kind', [Fsdp, Ddp]));
 
 export const ExperimentConfig = z.strictObject({
   name: z.string().min(1).max(200).default('run'),
@@ -213,7 +213,7 @@ type ParseResult = { config: ExperimentConfig; problems: [] } | { config: null; 
 
 /** Checks a config without throwing: every problem at once, each in its place. */
 export function checkConfig(input: unknown): ParseResult {
-  const parsed = ExperimentConfig.safeParse(input ?? {});
+  const parsed = ExperimentConfig.safeParse(withBlockClasses(input ?? {}));
   if (!parsed.success) return { config: null, problems: parsed.error.issues.flatMap((issue) => schemaProblems(issue)) };
   const problems = [...contradictions(parsed.data), ...notBuiltYet(parsed.data)];
   return problems.length ? { config: null, problems } : { config: parsed.data, problems: [] };
@@ -230,6 +230,21 @@ export function parseConfig(input: unknown): ExperimentConfig {
   throw new StudioError(code, problems.map((p) => (p.path ? `${p.path}: ${p.message}` : p.message)).join('\n'), {
     problems,
   });
+}
+
+/** What the wrap policy names where the config leaves it out: the blocks of the model. */
+const blockClasses: Readonly<Record<string, readonly string[]>> = {
+  gpt2: ['GPT2Block'],
+  llama: ['LlamaDecoderLayer'],
+};
+
+/** The defaults are always legal: a wrap policy that is left out fits the model's kind. */
+function withBlockClasses(input: unknown): unknown {
+  const { model, strategy = 'fsdp' } = input as { model?: { kind?: unknown }; strategy?: unknown };
+  const classes = blockClasses[String(model?.kind)];
+  const written = expandStrategy(strategy) as { kind?: unknown; autoWrapPolicy?: unknown } | null;
+  if (!classes || written?.kind !== 'fsdp' || written.autoWrapPolicy !== undefined) return input;
+  return { ...(input as object), strategy: { ...written, autoWrapPolicy: classes } };
 }
 
 type SchemaIssue = z.core.$ZodIssue;
