@@ -147,6 +147,14 @@ describe('a step of training', () => {
     for (const engine of ranks.engines) expect(engine.memory().currentBytes).toBe(0);
   });
 
+  it.each([1, 2])('is saved at the speed of copies: few submits read all state, %i rank(s)', async (devices) => {
+    const ranks = await openTestRanks({ devices, strategy: 'fsdp', model: { ...smallModel, vocabSize: 3000 } }, open);
+    counted.clear();
+    await ranks.parameters();
+    expect(count('submit')).toBeLessThanOrEqual(2 * devices * ranks.parameterTensors.length);
+    await ranks.close();
+  });
+
   it('of another batch shape goes on from the same state', async () => {
     const order = [0, 1, 1, 0, 1];
     const [gpu, oracle] = await Promise.all([

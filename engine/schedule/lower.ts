@@ -41,6 +41,7 @@ export function lower(input: LowerInput): Lowered {
   const body = new Body(input, draft, groups, control);
   body.list();
   listOptimizer({ ...input, draft, groups, control, reduced: body.reduced });
+  const reportStaging = draft.stagingSlot('download', 'report', 1, readStagingBytes(draft, groups));
   draft.list({
     kind: 'download',
     lane: 'host',
@@ -51,11 +52,21 @@ export function lower(input: LowerInput): Lowered {
     action: {
       type: 'report',
       control: draft.whole(control),
-      staging: draft.stagingSlot('download', 'report', 1, CONTROL_ELEMENTS * 4),
+      staging: { ...reportStaging, bytes: CONTROL_ELEMENTS * 4 },
       region: draft.region('report', CONTROL_ELEMENTS * 4, 1),
     },
   });
   return { draft, groups, control };
+}
+
+/** Most that a rank without peers reads of its state at once: a save then runs at the speed of copies, not of round trips. */
+const READ_STAGING_BYTES = 4 * 2 ** 20;
+
+/** Reads between steps use the largest download slot. Ranks with peers have those of the collectives. */
+function readStagingBytes({ world, profile }: Draft, groups: readonly StoredGroup[]): number {
+  if (world > 1) return CONTROL_ELEMENTS * 4;
+  const largest = Math.max(...groups.map((g) => g.parameters.bytes));
+  return Math.max(CONTROL_ELEMENTS * 4, Math.min(READ_STAGING_BYTES, profile.stagingSlotBytes, largest));
 }
 
 const categoryOfRole: Readonly<Record<Exclude<Role, 'parameter' | 'parameter-gradient' | 'control'>, Category>> = {
