@@ -34,6 +34,7 @@ export function gpt2(c: Gpt2Config): Model {
     parameters: parameters(c),
     blockClasses: ['GPT2Block'],
     vocabSize: c.vocabSize,
+    maxTokens: c.nPositions,
     trace: (graph, shape, context) => languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize),
     traceLogits: (graph, shape) => new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).logits(),
   };

@@ -28,8 +28,8 @@ export function initialValues(
   return values;
 }
 
-/** 32 random bits for a position of a stream. */
-function hashAt(stream: number, index: number): number {
+/** 32 random bits for a position of a stream: a counter-based generator, any position by itself. */
+export function hashAt(stream: number, index: number): number {
   const high = Math.floor(index / 2 ** 32);
   return mix(mix(stream + Math.imul(high, 0x9e3779b9)) ^ (index >>> 0));
 }

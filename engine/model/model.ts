@@ -42,6 +42,8 @@ export interface Model {
   /** Class names of the repeated blocks: what a wrap policy usually names. */
   readonly blockClasses: readonly string[];
   readonly vocabSize: number;
+  /** The longest sequence that it can read, where there is a bound. */
+  readonly maxTokens?: number;
   /** Emits forward and leaves the gradient rules; the caller then calls graph.backward(). */
   trace(graph: Graph, shape: BatchShape, context: TraceContext): void;
   /**

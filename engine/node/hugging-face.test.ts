@@ -2,10 +2,12 @@ import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bytesSource } from '../checkpoint/byte-source.ts';
 import { openWeights } from '../checkpoint/weights-file.ts';
-import { buildModel } from '../model/build-model.ts';
-import { expectedShapes } from '../trainer/state.ts';
-import { liveBytes } from '../schedule/memory.ts';
 import { parseConfig } from '../config.ts';
+import { forwardLogits } from '../interpret/forward.ts';
+import { buildModel } from '../model/build-model.ts';
+import { liveBytes } from '../schedule/memory.ts';
+import { interpretedLogits, sampleTokens } from '../trainer/sample.ts';
+import { expectedShapes } from '../trainer/state.ts';
 import {
   type Batch,
   interpreterPlace,
@@ -50,7 +52,14 @@ const corpus = { kind: 'moby-dick', blockSize: 16 };
 
 interface Expected extends Record<keyof typeof settings, ReferenceStep[]> {
   readonly param_count: number;
+  /** The first logits of the first rows. */
+  readonly logits_step0_rank0_first: number[][];
+  /** 4 tokens of a prompt and the 10 that generate() added. */
+  readonly greedy_after_adamw_world1: number[];
 }
+
+/** [step][rank] */
+type Batches = { input: number[][]; target: number[][] }[][];
 
 const open = (kind: Kind, name: string) => readFileSync(new URL(`../testdata/${kind}/${name}`, import.meta.url));
 const json = (kind: Kind, name: string) => JSON.parse(open(kind, name).toString());
@@ -64,7 +73,7 @@ async function tensorsOf(kind: Kind, name: string): Promise<Map<string, Float32A
 
 /** A run of the reference's model from its initial weights, on its batches. */
 async function reference(kind: Kind, config: object): Promise<RanksInput> {
-  const batches = json(kind, 'batches.json') as { input: number[][]; target: number[][] }[][];
+  const batches = json(kind, 'batches.json') as Batches;
   const initial = await tensorsOf(kind, 'hf/model.safetensors');
   return {
     config: { model: models[kind], data: corpus, ...config },
@@ -97,6 +106,28 @@ describe.each(kinds)('%s', (kind) => {
     expect(model.parameters.reduce((n, p) => n + p.shape.reduce((a, b) => a * b, 1), 0)).toBe(
       expected[kind].param_count,
     );
+  });
+
+  it('has the logits of the first batch', async () => {
+    const model = buildModel(parseConfig({ model: models[kind], data: corpus }).model, null);
+    const [[{ input }]] = json(kind, 'batches.json') as Batches;
+    const parameters = await tensorsOf(kind, 'hf/model.safetensors');
+    const shape = { batch: input.length, tokens: input[0].length };
+    const logits = await forwardLogits(model, parameters, Uint32Array.from(input.flat()), shape);
+    expected[kind].logits_step0_rank0_first.forEach((row, r) => {
+      row.forEach((value, c) => {
+        expect(Math.abs(logits[r * model.vocabSize + c] - value)).toBeLessThan(1e-5);
+      });
+    });
+  });
+
+  it('continues a prompt as generate() does, greedily, from the weights that training left', async () => {
+    const model = buildModel(parseConfig({ model: models[kind], data: corpus }).model, null);
+    const all = expected[kind].greedy_after_adamw_world1;
+    const next = interpretedLogits(model, await tensorsOf(kind, 'adamw_world1_final.safetensors'));
+    const tokens: number[] = [];
+    for await (const token of sampleTokens(model, next, all.slice(0, 4), { count: 10 })) tokens.push(token);
+    expect(tokens).toEqual(all.slice(4));
   });
 
   describe.each(Object.keys(places))('on %s', (place) => {
