@@ -54,6 +54,6 @@ export async function compare(first: () => unknown, second: () => unknown, runs:
 
 /** One line: "name  median 12.3 ms (11.9 to 14.0, 9 runs)". */
 export function line(name: string, { medianMs, minMs, maxMs, runs }: Times): string {
-  const ms = (value: number) => value.toPrecision(3);
+  const ms = (value: number) => (value < 100 ? value.toPrecision(3) : value.toFixed(0));
   return `${name.padEnd(40)} median ${ms(medianMs)} ms (${ms(minMs)} to ${ms(maxMs)}, ${runs} runs)`;
 }
