@@ -57,26 +57,26 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   const capacity = Math.floor(profile.maxBufferBytes / align) * align;
   const limitBytes = Math.min(profile.maxBindingBytes, capacity);
   const slabEnds: number[] = [];
-  const placeIn = (busy: readonly Interval[], bytes: number): Interval => {
-    const from = lowestGap(busy, roundUp(bytes, align), capacity);
-    const to = from + roundUp(bytes, align);
+  const placeIn = (busy: Placed[], bytes: number, life: Life): Placed => {
+    const from = lowestGap(busy, roundUp(bytes, align), life, capacity);
+    const placed = { from, to: from + roundUp(bytes, align), life };
     const slab = Math.floor(from / capacity);
-    slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, to - slab * capacity);
-    return { from, to };
+    slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, placed.to - slab * capacity);
+    busy.splice(positionOf(busy, from), 0, placed);
+    return placed;
   };
   for (const { tensors } of programs)
     for (const t of tensors) if (t.space === 'device') refuseTooLarge(t, limitBytes, profile.name);
 
-  const state = new Map<string, Interval>();
-  let floor: Interval[] = [];
-  for (const t of programs.flatMap((p) => p.tensors.filter((x) => x.space === 'device' && x.state))) {
-    if (state.has(t.name)) continue;
-    const interval = placeIn(floor, t.bytes);
-    floor = joined([...floor, interval]);
-    state.set(t.name, interval);
-  }
-
-  const intervals = programs.map((program) => packPassing(program, floor, placeIn));
+  const state = new Map<string, Placed>();
+  const always: Life = { first: 0, last: Number.POSITIVE_INFINITY };
+  const kept: Placed[] = [];
+  for (const t of programs.flatMap((p) => p.tensors.filter((x) => x.space === 'device' && x.state)))
+    if (!state.has(t.name)) state.set(t.name, placeIn(kept, t.bytes, always));
+  const passing = programs.map((program) => {
+    const busy = joined(kept);
+    return new Map(passingTensors(program).map((t) => [t.id, placeIn(busy, t.bytes, program.lives[t.id])]));
+  });
   const slabs: Slab[] = Array.from(slabEnds, (bytes) => ({ bytes: bytes ?? 0, space: 'device' as const }));
   const staging = new Map<string, number>();
   for (const { tensors, lives } of programs)
@@ -89,7 +89,7 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   const placements = programs.map(({ tensors }, p) =>
     tensors.map((t): Placement => {
       if (t.space !== 'device') return { slab: staging.get(t.name) ?? -1, offsetBytes: 0 };
-      const from = (t.state ? state.get(t.name) : intervals[p].get(t.id))?.from ?? -1;
+      const from = (t.state ? state.get(t.name) : passing[p].get(t.id))?.from ?? -1;
       return { slab: Math.floor(from / capacity), offsetBytes: from < 0 ? 0 : from % capacity };
     }),
   );
@@ -103,55 +103,52 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   return { slabs, placements, uniformOffsets, reservedBytes: slabs.reduce((sum, s) => sum + s.bytes, 0) };
 }
 
-/** Packs the tensors that live within the step, in the room that `floor` leaves. */
-function packPassing(
-  { tensors, lives }: Program,
-  floor: readonly Interval[],
-  placeIn: (busy: readonly Interval[], bytes: number) => Interval,
-): Map<number, Interval> {
+/** The device tensors that live within the step, in the order in which they are packed. */
+function passingTensors({ tensors, lives }: Program): Tensor[] {
   const passing = tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
-  passing.sort((a, b) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id);
-  const placed: { interval: Interval; life: Life }[] = [];
-  const byTensor = new Map<number, Interval>();
-  for (const tensor of passing) {
-    const life = lives[tensor.id];
-    const busy = placed.filter((p) => p.life.first <= life.last && life.first <= p.life.last).map((p) => p.interval);
-    const interval = placeIn(
-      [...floor, ...busy].sort((a, b) => a.from - b.from),
-      tensor.bytes,
-    );
-    placed.push({ interval, life });
-    byTensor.set(tensor.id, interval);
-  }
-  return byTensor;
+  return passing.sort((a, b) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id);
 }
 
-interface Interval {
+/** A range that is taken for a life. Lists of them are in ascending order of `from`. */
+interface Placed {
   readonly from: number;
   readonly to: number;
+  readonly life: Life;
 }
 
-/** The same busy ranges in ascending order, those that touch made one. */
-function joined(intervals: readonly Interval[]): Interval[] {
-  const list: Interval[] = [];
-  for (const interval of [...intervals].sort((a, b) => a.from - b.from)) {
+/** The same ranges, those that touch made one. For ranges of one life. */
+function joined(ranges: readonly Placed[]): Placed[] {
+  const list: Placed[] = [];
+  for (const range of ranges) {
     const last = list[list.length - 1];
-    if (last?.to === interval.from) list[list.length - 1] = { from: last.from, to: interval.to };
-    else list.push(interval);
+    if (last?.to === range.from) list[list.length - 1] = { ...last, to: range.to };
+    else list.push(range);
   }
   return list;
 }
 
-/** Lowest offset of a gap of `bytes` between busy intervals in ascending order, not straddling a slab's end. */
-function lowestGap(busy: readonly Interval[], bytes: number, capacity: number): number {
+/** Index of the first range that begins after `from`. */
+function positionOf(list: readonly Placed[], from: number): number {
+  let [low, high] = [0, list.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle].from <= from) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Lowest offset of `bytes` that no range alive at the same time takes, not straddling a slab's end. */
+function lowestGap(busy: readonly Placed[], bytes: number, life: Life, capacity: number): number {
   const fits = (offset: number) => {
     const slabEnd = (Math.floor(offset / capacity) + 1) * capacity;
     return offset + bytes <= slabEnd ? offset : slabEnd;
   };
   let offset = fits(0);
-  for (const { from, to } of busy) {
+  for (const { from, to, life: other } of busy) {
+    if (other.first > life.last || life.first > other.last) continue;
     if (offset + bytes <= from) return offset;
-    offset = fits(Math.max(offset, to));
+    if (to > offset) offset = fits(to);
   }
   return offset;
 }
