@@ -20,6 +20,7 @@ describe('numbers as the studio shows them', () => {
     expect(format.formatMB(26_953e6)).toBe('26,953');
     expect(format.formatMB(9_657_344)).toBe('9.66');
     expect(format.formatSeconds(361.2)).toBe('0.361');
+    expect(format.formatSeconds(7301)).toBe('7.30');
     expect(format.formatSeconds(61_000)).toBe('61.0');
   });
 

@@ -43,11 +43,10 @@ export function formatMs(ms: number | null | undefined): string {
   return ms < 999.5 ? `${significant(ms)} ms` : `${significant(ms / 1000)} s`;
 }
 
-/** Milliseconds as seconds without the unit, to the millisecond below 10 s: 0.361. */
+/** Milliseconds as seconds without the unit, three digits: 0.361, 3.24, 14.3. */
 export function formatSeconds(ms: number | null): string {
   if (ms === null) return NONE;
-  const digits = ms < 10_000 ? 3 : 1;
-  return (ms / 1000).toFixed(digits);
+  return ms < 999.5 ? (ms / 1000).toFixed(3) : significant(ms / 1000);
 }
 
 /** A loss or a norm: four decimals; numbers that are not finite as words. */

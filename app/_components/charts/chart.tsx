@@ -1,5 +1,6 @@
 'use client';
 
+import './known-language.ts';
 import { type ReactNode, useEffect, useMemo, useRef, useState } from 'react';
 import uPlot from 'uplot';
 import { type ChartColumn, stack } from '../../_lib/chart-data.ts';

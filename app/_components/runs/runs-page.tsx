@@ -15,11 +15,16 @@ import { Progress, progressColour } from './progress.tsx';
 import { QuickStart, QuickStartButton } from './quick-start.tsx';
 import { isActive, StateChip } from './state-chip.tsx';
 
+/** A list this long gets a filter. */
+const FILTER_FROM = 8;
+
 /** All runs, newest first: what each is doing and what it costs. Two or more ticked go to their comparison. */
 export function RunsPage() {
   const { data, error, isPending } = useRuns();
   const now = useNow();
   const runs = data?.runs ?? [];
+  const [filter, setFilter] = useState('');
+  const shown = runs.filter((run) => matches(run, filter));
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const chosen = runs.filter(({ id }) => ticked.has(id)).map(({ id }) => id);
   // Colours are given in the order in which runs came to be.
@@ -49,7 +54,17 @@ export function RunsPage() {
           {data && data.total > runs.length ? `${runs.length} newest of ${data.total}` : `${runs.length} in all`}
           {active ? `, ${active} active` : ''}
         </p>
-        <div className="ml-auto flex gap-2">
+        <div className="ml-auto flex flex-wrap gap-2">
+          {runs.length > FILTER_FROM ? (
+            <input
+              type="search"
+              value={filter}
+              onChange={(e) => setFilter(e.target.value)}
+              placeholder="Filter"
+              aria-label="Filter runs by name, state, strategy or adapter"
+              className="field-box w-44"
+            />
+          ) : null}
           <QuickStartButton />
           <ButtonLink href="/runs/new" look="primary">
             <Icon name="plus" className="size-3.5" />
@@ -84,7 +99,7 @@ export function RunsPage() {
             </tr>
           </thead>
           <tbody className="block md:table-row-group">
-            {runs.map((run) => (
+            {shown.map((run) => (
               <RunRow
                 key={run.id}
                 now={now}
@@ -97,6 +112,7 @@ export function RunsPage() {
           </tbody>
         </table>
       </div>
+      {shown.length ? null : <p className="py-10 text-center text-faint">No run matches “{filter}”.</p>}
       {chosen.length ? (
         <div className="pointer-events-none fixed inset-x-0 bottom-4 z-20 flex justify-center px-4">
           <div
@@ -121,6 +137,15 @@ export function RunsPage() {
       ) : null}
     </>
   );
+}
+
+/** Every word of the filter is somewhere in what the row shows. */
+function matches({ name, state, strategy, adapter }: RunSummary, filter: string): boolean {
+  const text = `${name} ${state} ${strategy} ${adapter}`.toLowerCase();
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
 }
 
 function RunRow({
