@@ -3,6 +3,7 @@ import { resolve } from 'node:path';
 import { parse, YAMLParseError } from 'yaml';
 import { type ExperimentConfig, parseConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
+import { withAbsolutePaths } from '../runs/config-paths.ts';
 
 /**
  * Reads a config from a YAML or JSON file. Relative paths in it are taken from the working directory, as those on the
@@ -29,19 +30,4 @@ function parseText(file: string, text: string): unknown {
     const what = (cause as Error).message.split('\n')[0].replace(/ at line \d+.*$/, '');
     throw new StudioError('invalid-config', `${file}${where} is neither YAML nor JSON: ${what}.`, { file }, { cause });
   }
-}
-
-/** The config with each of its paths to data, weights and checkpoints passed through `absolute`. */
-export function withAbsolutePaths(config: ExperimentConfig, absolute: (path: string) => string): ExperimentConfig {
-  const { data, init, checkpoint } = config;
-  return {
-    ...config,
-    data: 'path' in data ? { ...data, path: absolute(data.path) } : data,
-    init: { ...init, from: init.from === null ? null : absolute(init.from) },
-    checkpoint: {
-      ...checkpoint,
-      resume:
-        checkpoint.resume === null || checkpoint.resume === 'latest' ? checkpoint.resume : absolute(checkpoint.resume),
-    },
-  };
 }

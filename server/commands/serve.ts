@@ -30,7 +30,7 @@ export async function serve(args: string[]): Promise<number> {
 }
 
 /** What the flags and, where they are silent, the environment say. Throws UsageError. */
-export function serveSettings(args: string[], env: NodeJS.ProcessEnv) {
+export function serveSettings(args: string[], env: Readonly<Record<string, string | undefined>>) {
   const { values } = parseArgs({
     args,
     options: {

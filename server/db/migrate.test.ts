@@ -109,6 +109,12 @@ describe('migrate', () => {
     expect(all.flat().sort()).toEqual(['1_a', '2_b']);
   });
 
+  it('leaves a file alone that is no database', async () => {
+    await writeFile(file, 'precious text, longer than the hundred bytes of a header. '.repeat(10));
+    await expect(migrate(file, shipped)).rejects.toThrow(/not a database.*another data folder/);
+    expect(await readFile(file, 'utf8')).toMatch(/^precious text/);
+  });
+
   it('waits for a process that holds the file', async () => {
     await add('1_a', 'CREATE TABLE a (id INTEGER);');
     await migrate(file, folder);

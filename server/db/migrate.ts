@@ -39,6 +39,7 @@ export async function migrate(file: string, folder: string): Promise<string[]> {
   const db = open(file);
   const applied: string[] = [];
   try {
+    readable(file, db);
     await unlocked(file, () => db.pragma('journal_mode = WAL'));
     db.pragma('synchronous = FULL');
     // Redefining a table drops it, and inside a transaction this pragma does nothing: the drop would delete its children.
@@ -75,6 +76,22 @@ function open(file: string): Database.Database {
     throw new StudioError(
       'io',
       `The database ${file} cannot be opened: ${(cause as Error).message}.`,
+      { file },
+      { cause },
+    );
+  }
+}
+
+/** Fails on what is no database before anything is written to it. */
+function readable(file: string, db: Database.Database): void {
+  try {
+    db.prepare('SELECT count(*) FROM sqlite_master').get();
+  } catch (cause) {
+    if ((cause as { code?: string }).code?.startsWith('SQLITE_BUSY')) return;
+    const why = (cause as Error).message;
+    throw new StudioError(
+      'io',
+      `${file} is not a database that can be read (${why}). Move it away, or use another data folder.`,
       { file },
       { cause },
     );

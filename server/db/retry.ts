@@ -29,3 +29,10 @@ export function isLocked(error: unknown): boolean {
     /database (table )?is locked/.test(error.message)
   );
 }
+
+/** Whether an error says that the disk of the database is full. */
+export function isFull(error: unknown): boolean {
+  return (
+    error instanceof Error && /SQLITE_FULL|disk is full/.test(`${(error as { code?: unknown }).code} ${error.message}`)
+  );
+}

@@ -4,6 +4,8 @@ import { StudioError } from '../../engine/errors.ts';
 import { RequestError } from './errors.ts';
 
 const MAX_JSON_BYTES = 1024 * 1024;
+/** A body that comes by drops does not keep a connection. */
+const BODY_MS = 30_000;
 const MAX_DEPTH = 64;
 /** Keys that change what an object is when somebody merges it. */
 const FORBIDDEN_KEYS = new Set(['__proto__', 'constructor', 'prototype']);
@@ -12,14 +14,19 @@ const FORBIDDEN_KEYS = new Set(['__proto__', 'constructor', 'prototype']);
 async function readBody(request: IncomingMessage, maxBytes: number): Promise<Buffer> {
   const tooLarge = () => new StudioError('too-large', `The request has more than ${maxBytes} bytes.`);
   if (Number(request.headers['content-length'] ?? 0) > maxBytes) throw tooLarge();
-  const parts: Buffer[] = [];
-  let bytes = 0;
-  for await (const part of request as AsyncIterable<Buffer>) {
-    bytes += part.length;
-    if (bytes > maxBytes) throw tooLarge();
-    parts.push(part);
+  const deadline = setTimeout(() => request.destroy(), BODY_MS);
+  try {
+    const parts: Buffer[] = [];
+    let bytes = 0;
+    for await (const part of request as AsyncIterable<Buffer>) {
+      bytes += part.length;
+      if (bytes > maxBytes) throw tooLarge();
+      parts.push(part);
+    }
+    return Buffer.concat(parts);
+  } finally {
+    clearTimeout(deadline);
   }
-  return Buffer.concat(parts);
 }
 
 /**

@@ -1,5 +1,6 @@
 import type { ConfigProblem } from '../../engine/config.ts';
 import { type ErrorCode, StudioError } from '../../engine/errors.ts';
+import { isFull } from '../db/retry.ts';
 
 /** What the protocol itself refuses, beside the errors of the engine. */
 type ProtocolCode = 'unauthorized' | 'unsupported-media-type' | 'method-not-allowed' | 'bad-request';
@@ -61,7 +62,7 @@ export function answerFor(error: unknown): ErrorAnswer {
       unforeseen: false,
     };
   }
-  if ((error as { code?: unknown })?.code === 'ENOSPC')
+  if ((error as { code?: unknown })?.code === 'ENOSPC' || isFull(error))
     return {
       status: 507,
       body: { error: { code: 'io', message: 'The disk of the data folder is full.' } },

@@ -201,7 +201,7 @@ describe('the hub', () => {
     await new Promise((resolve) => setTimeout(resolve, 250));
     const own = sent.filter(({ runId }) => runId === 'a');
     expect(own[0].lastSeq).toBe(1);
-    expect(own.length).toBeGreaterThan(3);
+    expect(own.length).toBeGreaterThan(1);
     expect(own.length).toBeLessThanOrEqual(7);
     for (const [i, { lastSeq, atMs }] of own.entries()) {
       if (i === 0) continue;

@@ -116,18 +116,15 @@ describe('a journal', () => {
     const other = new Database(file);
     other.exec('BEGIN IMMEDIATE');
     writer.append(line(1));
-    let slowest = 0;
-    for (let at = performance.now(), until = at + 700; at < until; ) {
+    let turns = 0;
+    for (const until = performance.now() + 700; performance.now() < until; turns++)
       await new Promise((resolve) => setTimeout(resolve, 5));
-      slowest = Math.max(slowest, performance.now() - at);
-      at = performance.now();
-    }
     other.exec('COMMIT');
     other.close();
     await writer.finish(end, { state: 'finished' });
     expect(await readAll(10)).toEqual([1, 2]);
     expect(broken).toEqual([]);
-    expect(slowest).toBeLessThan(300);
+    expect(turns).toBeGreaterThan(15); // a driver that waits inside would have let none pass
   });
 
   it('says that the disk is full, keeps what it had, and can still store the end when there is room', async () => {

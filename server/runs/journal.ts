@@ -3,6 +3,7 @@ import type { RunEvent } from '../../engine/trainer/events.ts';
 import type { StudioDb } from '../db/client.ts';
 import { CHUNK_VERSION, encodeEvent } from '../db/event-codec.ts';
 import type { Prisma } from '../db/generated/client.ts';
+import { isFull } from '../db/retry.ts';
 import type { RunTotals } from './run-totals.ts';
 
 /** A chunk is closed when it passes this, so a page of events reads little that it does not need. */
@@ -186,11 +187,4 @@ function columns(totals: RunTotals, exact: boolean): Prisma.RunUpdateInput {
     ...(totals.byCategory ? { byCategory: totals.byCategory } : {}),
     ...(start ? { params: start.params, adapters: start.adapters, predicted: start.predicted } : {}),
   };
-}
-
-function isFull(error: unknown): boolean {
-  return (
-    error instanceof Error &&
-    /SQLITE_FULL|disk is full|P2039/.test(`${(error as { code?: string }).code} ${error.message}`)
-  );
 }

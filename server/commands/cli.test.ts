@@ -1,0 +1,126 @@
+import { spawn } from 'node:child_process';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { RunEvent } from '../../engine/trainer/events.ts';
+
+const project = fileURLToPath(new URL('../../', import.meta.url));
+const testdata = join(project, 'engine/testdata');
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'cli-'));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+/** Runs a command as a person would, in a folder of its own. */
+function studio(...args: string[]): Promise<{ code: number | null; out: string; err: string }> {
+  const loader = join(project, 'node_modules/tsx/dist/loader.mjs');
+  const env = { ...process.env, STUDIO_DATA: join(folder, 'data') };
+  const child = spawn(process.execPath, ['--import', loader, join(project, 'server/cli.ts'), ...args], {
+    cwd: folder,
+    env,
+  });
+  const said = { out: '', err: '' };
+  child.stdout.setEncoding('utf8').on('data', (text) => {
+    said.out += text;
+  });
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    said.err += text;
+  });
+  return new Promise((resolve) => child.on('close', (code) => resolve({ code, ...said })));
+}
+
+const small = (more: string) => `
+name: small
+adapter: interpreter
+model: { kind: demo-transformer, ninp: 8, nhead: 2, nhid: 8, nlayers: 1 }
+data: { kind: batches, path: batches.json }
+${more}`;
+
+async function writeRun(more: string): Promise<string> {
+  const batch = (seed: number) => ({ input: [1, 2, 3, seed], target: [2, 3, 4, seed] });
+  await writeFile(join(folder, 'batches.json'), JSON.stringify([1, 2, 3].map((n) => [batch(n), batch(n + 3)])));
+  await writeFile(join(folder, 'run.yaml'), small(more));
+  return 'run.yaml';
+}
+
+describe('train', () => {
+  it('reports start, every step of every rank, and the end; writes the checkpoint and the weights', async () => {
+    const config = await writeRun('trainer: { steps: 3 }');
+    const { code, err } = await studio(
+      'train',
+      config,
+      '--report',
+      'r.jsonl',
+      '--out',
+      'out',
+      '--weights',
+      'w.safetensors',
+    );
+    expect(code, err).toBe(0);
+    const events = (await readFile(join(folder, 'r.jsonl'), 'utf8'))
+      .trim()
+      .split('\n')
+      .map((line) => RunEvent.parse(JSON.parse(line)));
+    expect(events[0]).toMatchObject({ event: 'start', world: 2 });
+    for (const rank of [0, 1])
+      expect(events.flatMap((e) => (e.event === 'step' && e.rank === rank ? [e.step] : []))).toEqual([0, 1, 2]);
+    const end = events.at(-1);
+    expect(end).toMatchObject({ event: 'end', status: 'finished', checkpoints: [{ format: 'full', step: 3 }] });
+    const inspected = await studio('checkpoint', 'inspect', 'out/checkpoints/step-000003.ckpt', '--json');
+    expect(JSON.parse(inspected.out)).toMatchObject({ format: 'torch', iter: 3, optimizers: [{ key: 'optimizer' }] });
+    const weights = JSON.parse((await studio('checkpoint', 'inspect', 'w.safetensors', '--json')).out);
+    expect(weights.format).toBe('safetensors');
+    const plan = JSON.parse((await studio('plan', config, '--json')).out);
+    expect(plan.params).toBe(weights.params);
+    expect(end?.event === 'end' && end.peakBytesByRank).toEqual([plan.peakBytes, plan.peakBytes]);
+  });
+
+  it('ends with 2 and every problem when the config is wrong, and starts nothing', async () => {
+    const config = await writeRun('devices: 9\nlearningRate: 1');
+    const { code, out, err } = await studio('train', config, '--report', 'r.jsonl');
+    expect([code, out]).toEqual([2, '']);
+    expect(err).toMatch(/devices: .*\n?.*learningRate: unknown key|learningRate: unknown key[\s\S]*devices: /);
+    await expect(readFile(join(folder, 'r.jsonl'))).rejects.toThrow(/ENOENT/);
+  });
+
+  it('ends with 1 and says why when the data are wrong', async () => {
+    const config = await writeRun('trainer: { steps: 4 }');
+    const { code, err } = await studio('train', config, '--report', 'r.jsonl');
+    expect(code, err).toBe(1);
+    const lines = (await readFile(join(folder, 'r.jsonl'), 'utf8')).trim().split('\n');
+    expect(JSON.parse(lines.at(-1) as string)).toMatchObject({
+      event: 'end',
+      status: 'failed',
+      error: { code: 'bad-data' },
+    });
+  });
+});
+
+describe('the command line', () => {
+  it('says how it is used, and ends with 2 when it was used otherwise', async () => {
+    expect(await studio('help')).toMatchObject({ code: 0, out: expect.stringContaining('train CONFIG') });
+    for (const args of [
+      [],
+      ['nope'],
+      ['train'],
+      ['train', 'a', 'b'],
+      ['train', 'a', '--nope'],
+      ['checkpoint', 'inspect'],
+    ])
+      expect((await studio(...args)).code, args.join(' ')).toBe(2);
+    for (const args of [
+      ['train', 'a', '--trace', 'f'],
+      ['sample', 'x'],
+      ['checkpoint', 'convert', 'x'],
+    ])
+      expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('not built yet') });
+  });
+
+  it('refuses a pickle that asks for a program, by its name', async () => {
+    const { code, err } = await studio('checkpoint', 'inspect', join(testdata, 'malicious.pt'));
+    expect([code, err]).toEqual([1, expect.stringContaining('posix.system')]);
+  });
+});
