@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { openInProcessMailboxes } from '../comm/in-process.ts';
+import type { Mailbox } from '../comm/mailbox.ts';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
@@ -10,6 +11,7 @@ import { adapterProfile, type OpenDevice, openDevice } from '../runtime/device.t
 import { Executor } from '../runtime/executor.ts';
 import { KernelCache } from '../runtime/kernel-cache.ts';
 import { compileRun } from '../schedule/compile.ts';
+import { randomChoice } from '../schedule/fixtures/interleaving.ts';
 import { smallModel } from '../schedule/fixtures/small-runs.ts';
 import type { AdapterProfile } from '../schedule/profile.ts';
 import type { RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
@@ -64,17 +66,43 @@ interface Ranks {
   readonly parameterTensors: readonly string[];
   readonly reservedBytes: number;
   step(step: number, shapeIndex?: number): Promise<StepOutcome[]>;
+  /** Steps 0 to `steps` − 1, each begun as soon as the one before is submitted, every rank by itself. */
+  overlapped(steps: number): Promise<StepOutcome[][]>;
   parameters(): Promise<Float32Array[]>;
   close(): Promise<void>;
 }
 
-async function openTestRanks(config: object, device: OpenDevice | null): Promise<Ranks> {
+/** A mailbox whose peers come late, by up to 2 ms at random. */
+function late(mailbox: Mailbox, seed: number): Mailbox {
+  const choose = randomChoice(seed);
+  const pause = () => new Promise<void>((resolve) => setTimeout(resolve, choose(3, [])));
+  const slow = async (work: () => Promise<void>) => {
+    await pause();
+    await work();
+    await pause();
+  };
+  return new Proxy(mailbox, {
+    get(target, key) {
+      if (key === 'beginWrite') return (region: number) => slow(() => target.beginWrite(region));
+      if (key === 'arrived') return (region: number, peer: number) => slow(() => target.arrived(region, peer));
+      const value = Reflect.get(target, key, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}
+
+async function openTestRanks(
+  config: object,
+  device: OpenDevice | null,
+  lateSeed: number | null = null,
+): Promise<Ranks> {
   const parsed = parseConfig({ model: smallModel, ...config });
   const model = buildModel(parsed.model, null);
   const runs = Array.from({ length: parsed.devices }, (_, rank) =>
     compileRun({ config: parsed, model, shapes, rank, profile }),
   );
-  const mailboxes = openInProcessMailboxes(parsed.devices, runs[0].regions, { timeoutMs: 10_000 });
+  const prompt = openInProcessMailboxes(parsed.devices, runs[0].regions, { timeoutMs: 10_000 });
+  const mailboxes = lateSeed === null ? prompt : prompt.map((mailbox, r) => late(mailbox, lateSeed + r));
   const engines = await Promise.all(
     runs.map(
       async (run, r): Promise<RankEngine> =>
@@ -95,6 +123,20 @@ async function openTestRanks(config: object, device: OpenDevice | null): Promise
     reservedBytes: runs[0].memory.reservedBytes,
     step: (step, shapeIndex = 0) =>
       Promise.all(engines.map((engine, rank) => engine.start(feed(step, shapeIndex, rank)).outcome)),
+    overlapped: async (steps) => {
+      const byRank = await Promise.all(
+        engines.map(async (engine, rank) => {
+          const outcomes: Promise<StepOutcome>[] = [];
+          for (let step = 0; step < steps; step++) {
+            const { submitted, outcome } = engine.start(feed(step, step % 2, rank));
+            outcomes.push(outcome);
+            await submitted;
+          }
+          return Promise.all(outcomes);
+        }),
+      );
+      return byRank[0].map((_, step) => byRank.map((outcomes) => outcomes[step]));
+    },
     parameters: () =>
       Promise.all(engines.flatMap((engine) => groups.map(({ parameters: p }) => engine.read(p.name, 0, p.bytes)))),
     close: async () => {
@@ -153,6 +195,20 @@ describe('a step of training', () => {
     await ranks.parameters();
     expect(count('submit')).toBeLessThanOrEqual(2 * devices * ranks.parameterTensors.length);
     await ranks.close();
+  });
+
+  it('may begin while the one before is reported, and peers may be late: the bits are the same', async () => {
+    const config = { devices: 3, strategy: 'fsdp', model: { ...smallModel, dropout: 0.2 } };
+    const calm = await openTestRanks(config, open);
+    const wanted: StepOutcome[][] = [];
+    for (let step = 0; step < 5; step++) wanted.push(await calm.step(step, step % 2));
+    for (const seed of [null, 7]) {
+      const ranks = await openTestRanks(config, open, seed);
+      expect(await ranks.overlapped(5)).toEqual(wanted);
+      expect(await ranks.parameters()).toEqual(await calm.parameters());
+      await ranks.close();
+    }
+    await calm.close();
   });
 
   it('of another batch shape goes on from the same state', async () => {
