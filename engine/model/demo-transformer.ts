@@ -1,10 +1,11 @@
-import { attend, type DropoutSite, projectQkv } from '../ops/attention/attend.ts';
+import { attend, projectQkv } from '../ops/attention/attend.ts';
 import { nllLoss } from '../ops/cross-entropy/nll-loss.ts';
 import { drop } from '../ops/dropout/drop.ts';
 import { embed } from '../ops/embedding/embed.ts';
 import type { Graph, Value } from '../ops/graph.ts';
 import { addNormalize, normalize } from '../ops/layer-norm/normalize.ts';
 import { linear } from '../ops/linear/linear.ts';
+import { batchName, DropoutSites } from './dropout-sites.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
 export interface DemoTransformerConfig {
@@ -124,26 +125,29 @@ function parameters(c: DemoTransformerConfig): ParameterSpec[] {
 
 /** One forward pass being written down. */
 class Trace {
-  private sites = 0;
+  private readonly sites: DropoutSites;
 
   constructor(
     private readonly g: Graph,
     private readonly c: DemoTransformerConfig,
     private readonly shape: BatchShape,
     private readonly context: TraceContext,
-  ) {}
+  ) {
+    this.sites = new DropoutSites(c.dropout, context);
+  }
 
   run(): void {
     const { g, c, shape } = this;
     const { vocabSize: V, ninp: D } = c;
     const rows = shape.batch * shape.tokens;
-    const input = g.batch('input', [rows]);
-    const target = g.batch('target', [rows]);
+    const { microBatch = 0, microBatches = 1 } = this.context;
+    const input = g.batch(batchName('input', microBatch), [rows]);
+    const target = g.batch(batchName('target', microBatch), [rows]);
     const weight = g.parameter('embedding.weight', [V, D]);
     const position = g.constant(`pos_encoder.row ${shape.tokens}`, [D], positionalRow(shape.tokens, D));
     const embedded = (tokens: Value, name: string) =>
       g.within('embedding', () =>
-        drop(g, embed(g, tokens, weight, position, Math.sqrt(D), name), this.site(), `${name}.drop`),
+        drop(g, embed(g, tokens, weight, position, Math.sqrt(D), name), this.sites.site(), `${name}.drop`),
       );
     const source = embedded(input, 'source');
     const memory = this.stack('encoder', source, null);
@@ -153,7 +157,7 @@ class Trace {
       const rowStride = Math.ceil(V / 4) * 4;
       const head = g.parameter('decoder.weight', [V, D]);
       const logits = linear(g, decoded, head, g.parameter('decoder.bias', [V]), { name: 'logits', rowStride });
-      nllLoss(g, logits, target, V, 1, true);
+      nllLoss(g, logits, target, V, 1 / microBatches, microBatch === 0);
     });
   }
 
@@ -161,7 +165,9 @@ class Trace {
     let x = first;
     for (let i = 0; i < this.c.nlayers; i++) {
       const path = `transformer.${side}.layers.${i}`;
-      x = this.g.within(path, () => (memory ? this.decoderLayer(path, x, memory) : this.encoderLayer(path, x)));
+      const layer = x;
+      const body = () => (memory ? this.decoderLayer(path, layer, memory) : this.encoderLayer(path, layer));
+      x = this.g.block(path, this.sites.repeatable(body));
     }
     const path = `transformer.${side}.norm`;
     return this.g.within(path, () => normalize(this.g, x, this.norm(path), 'out'));
@@ -188,14 +194,14 @@ class Trace {
     return g.within(path, () => {
       const weight = g.parameter(`${path}.in_proj_weight`, [3 * D, D]);
       const qkv = projectQkv(g, query, memory, weight, g.parameter(`${path}.in_proj_bias`, [3 * D]), 'qkv');
-      const mixed = attend(g, qkv, heads, this.site(), 'heads');
+      const mixed = attend(g, qkv, heads, this.sites.site(), 'heads');
       return this.linear(`${path}.out_proj`, mixed, D, false);
     });
   }
 
   private feedForward(path: string, x: Value): Value {
     const hidden = this.linear(`${path}.linear1`, x, this.c.nhid, true);
-    const kept = drop(this.g, hidden, this.site(), 'hidden.drop');
+    const kept = drop(this.g, hidden, this.sites.site(), 'hidden.drop');
     return this.linear(`${path}.linear2`, kept, this.c.ninp, false);
   }
 
@@ -211,17 +217,15 @@ class Trace {
   /** LayerNorm(drop(branch) + x). */
   private residual(branch: Value, x: Value, path: string): Value {
     const { g } = this;
-    return g.within(path, () => addNormalize(g, drop(g, branch, this.site(), 'drop'), x, this.norm(path), 'out').y);
+    return g.within(
+      path,
+      () => addNormalize(g, drop(g, branch, this.sites.site(), 'drop'), x, this.norm(path), 'out').y,
+    );
   }
 
   private norm(path: string) {
     const D = this.c.ninp;
     const weight = this.g.parameter(`${path}.weight`, [D]);
     return { weight, bias: this.g.parameter(`${path}.bias`, [D]), eps: LAYER_NORM_EPS };
-  }
-
-  /** Each place where the model drops has its own random numbers. */
-  private site(): DropoutSite {
-    return { dropout: this.c.dropout, seed: this.context.seed, site: this.sites++, rank: this.context.rank };
   }
 }

@@ -1,12 +1,13 @@
 import { StudioError } from '../errors.ts';
 import { addResidual } from '../ops/add/residual.ts';
-import { attend, type DropoutSite } from '../ops/attention/attend.ts';
+import { attend } from '../ops/attention/attend.ts';
 import { drop } from '../ops/dropout/drop.ts';
 import { embedPositions } from '../ops/embedding/embed-positions.ts';
 import { activateGelu } from '../ops/gelu/activate.ts';
 import type { Graph, Value } from '../ops/graph.ts';
 import { addNormalize, normalize } from '../ops/layer-norm/normalize.ts';
 import { conv1d } from '../ops/linear/conv1d.ts';
+import { batchName, DropoutSites } from './dropout-sites.ts';
 import { languageHead, languageLoss } from './language-model.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
@@ -35,7 +36,8 @@ export function gpt2(c: Gpt2Config): Model {
     blockClasses: ['GPT2Block'],
     vocabSize: c.vocabSize,
     maxTokens: c.nPositions,
-    trace: (graph, shape, context) => languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize),
+    trace: (graph, shape, context) =>
+      languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize, context),
     traceLogits: (graph, shape) => new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).logits(),
   };
 }
@@ -99,7 +101,7 @@ function parameters(c: Gpt2Config): ParameterSpec[] {
 
 /** One forward pass being written down. */
 class Trace {
-  private sites = 0;
+  private readonly sites: DropoutSites;
 
   constructor(
     private readonly g: Graph,
@@ -107,6 +109,7 @@ class Trace {
     private readonly shape: BatchShape,
     private readonly context: TraceContext,
   ) {
+    this.sites = new DropoutSites(c.dropout, context);
     if (shape.tokens > c.nPositions)
       throw new StudioError(
         'invalid-config',
@@ -117,13 +120,20 @@ class Trace {
 
   logits(): Value {
     const { g, c, shape } = this;
-    const tokens = g.batch('input', [shape.batch * shape.tokens]);
+    const tokens = g.batch(batchName('input', this.context.microBatch ?? 0), [shape.batch * shape.tokens]);
     const wte = g.parameter(TOKENS, [c.vocabSize, c.nEmbd]);
     const wpe = g.parameter('transformer.wpe.weight', [c.nPositions, c.nEmbd]);
     let x = g.within('transformer', () =>
-      drop(g, embedPositions(g, tokens, wte, wpe, shape, 'embedded'), this.site(), 'embedded.drop'),
+      drop(g, embedPositions(g, tokens, wte, wpe, shape, 'embedded'), this.sites.site(), 'embedded.drop'),
     );
-    for (let i = 0; i < c.nLayer; i++) x = this.block(`transformer.h.${i}`, x);
+    for (let i = 0; i < c.nLayer; i++) {
+      const path = `transformer.h.${i}`;
+      const before = x;
+      x = g.block(
+        path,
+        this.sites.repeatable(() => this.block(path, before)),
+      );
+    }
     const last = this.norm('transformer.ln_f', (weights) => normalize(g, x, weights, 'out'));
     return languageHead(g, last, c.tieWeights ? wte : g.parameter('lm_head.weight', [c.vocabSize, c.nEmbd]));
   }
@@ -141,9 +151,9 @@ class Trace {
     const { g, c, shape } = this;
     const heads = { ...shape, heads: c.nHead, headDim: c.nEmbd / c.nHead, causal: true };
     const qkv = this.conv(`${path}.c_attn`, x, 3 * c.nEmbd);
-    const mixed = g.within(path, () => attend(g, qkv, heads, this.site(), 'heads'));
+    const mixed = g.within(path, () => attend(g, qkv, heads, this.sites.site(), 'heads'));
     const out = this.conv(`${path}.c_proj`, mixed, c.nEmbd);
-    return g.within(path, () => drop(g, out, this.site(), 'out.drop'));
+    return g.within(path, () => drop(g, out, this.sites.site(), 'out.drop'));
   }
 
   private feedForward(path: string, x: Value): Value {
@@ -151,7 +161,7 @@ class Trace {
     const hidden = this.conv(`${path}.c_fc`, x, 4 * c.nEmbd);
     const active = g.within(path, () => activateGelu(g, hidden, 'active'));
     const out = this.conv(`${path}.c_proj`, active, c.nEmbd);
-    return g.within(path, () => drop(g, out, this.site(), 'out.drop'));
+    return g.within(path, () => drop(g, out, this.sites.site(), 'out.drop'));
   }
 
   /** The Conv1D module at `path`: x [R, K] to [R, features]. */
@@ -170,10 +180,5 @@ class Trace {
       const weight = g.parameter(`${path}.weight`, [c.nEmbd]);
       return body({ weight, bias: g.parameter(`${path}.bias`, [c.nEmbd]), eps: LAYER_NORM_EPS });
     });
-  }
-
-  /** Each place where the model drops has its own random numbers. */
-  private site(): DropoutSite {
-    return { dropout: this.c.dropout, seed: this.context.seed, site: this.sites++, rank: this.context.rank };
   }
 }

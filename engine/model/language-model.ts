@@ -1,6 +1,8 @@
 import { nllLoss } from '../ops/cross-entropy/nll-loss.ts';
 import type { Graph, Value } from '../ops/graph.ts';
 import { project } from '../ops/linear/project.ts';
+import { batchName } from './dropout-sites.ts';
+import type { TraceContext } from './model.ts';
 
 /** What decoder-only models end with: a linear head without bias over the hidden states, and the loss at every position. */
 
@@ -11,7 +13,8 @@ export function languageHead(g: Graph, x: Value, weight: Value): Value {
 }
 
 /** The mean cross-entropy of the logits against the batch tensor `target`, at every position, without a shift. */
-export function languageLoss(g: Graph, logits: Value, vocabSize: number): void {
-  const target = g.batch('target', [logits.shape[0]]);
-  g.within('', () => nllLoss(g, logits, target, vocabSize, 1, true));
+export function languageLoss(g: Graph, logits: Value, vocabSize: number, context: TraceContext): void {
+  const { microBatch = 0, microBatches = 1 } = context;
+  const target = g.batch(batchName('target', microBatch), [logits.shape[0]]);
+  g.within('', () => nllLoss(g, logits, target, vocabSize, 1 / microBatches, microBatch === 0));
 }

@@ -6,6 +6,7 @@ import { project } from '../ops/linear/project.ts';
 import { addRmsNormalize, type RmsNormWeight, rmsNormalize } from '../ops/rms-norm/rms-normalize.ts';
 import { rotaryTable, rotate } from '../ops/rotary/rotate.ts';
 import { gateSilu } from '../ops/silu-mul/gate.ts';
+import { batchName, DropoutSites } from './dropout-sites.ts';
 import { languageHead, languageLoss } from './language-model.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
@@ -36,7 +37,8 @@ export function llama(c: LlamaConfig): Model {
     parameters: parameters(c),
     blockClasses: ['LlamaDecoderLayer'],
     vocabSize: c.vocabSize,
-    trace: (graph, shape, context) => languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize),
+    trace: (graph, shape, context) =>
+      languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize, context),
     traceLogits: (graph, shape) => new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).logits(),
   };
 }
@@ -91,7 +93,7 @@ function parameters(c: LlamaConfig): ParameterSpec[] {
 
 /** One forward pass being written down. */
 class Trace {
-  private sites = 0;
+  private readonly sites: DropoutSites;
   private readonly headDim: number;
   private readonly turns: Value;
 
@@ -101,6 +103,7 @@ class Trace {
     private readonly shape: BatchShape,
     private readonly context: TraceContext,
   ) {
+    this.sites = new DropoutSites(c.dropout, context);
     const { tokens } = shape;
     this.headDim = c.hiddenSize / c.numAttentionHeads;
     const table = rotaryTable(tokens, this.headDim, c.ropeTheta);
@@ -110,11 +113,18 @@ class Trace {
   logits(): Value {
     const { g, c, shape } = this;
     const { vocabSize: V, hiddenSize: D } = c;
-    const tokens = g.batch('input', [shape.batch * shape.tokens]);
+    const tokens = g.batch(batchName('input', this.context.microBatch ?? 0), [shape.batch * shape.tokens]);
     const table = g.parameter(TOKENS, [V, D]);
     const nothing = g.constant('model.embed_tokens no position', [D], new Float32Array(D));
     let x = g.within('model.embed_tokens', () => embed(g, tokens, table, nothing, 1, 'out'));
-    for (let i = 0; i < c.numHiddenLayers; i++) x = this.layer(`model.layers.${i}`, x);
+    for (let i = 0; i < c.numHiddenLayers; i++) {
+      const path = `model.layers.${i}`;
+      const before = x;
+      x = g.block(
+        path,
+        this.sites.repeatable(() => this.layer(path, before)),
+      );
+    }
     const last = this.norm('model.norm', (weight) => rmsNormalize(g, x, weight, 'out'));
     return languageHead(g, last, c.tieWordEmbeddings ? table : g.parameter('lm_head.weight', [V, D]));
   }
@@ -140,7 +150,7 @@ class Trace {
         [`${path}.v_proj`, kvHeads * headDim],
       ]);
       rotate(g, qkv, this.turns, { tokens: this.shape.tokens, heads: heads + kvHeads, headDim });
-      const site = { dropout: c.dropout, seed: this.context.seed, site: this.sites++, rank: this.context.rank };
+      const site = this.sites.site();
       const mixed = attend(g, qkv, { ...this.shape, heads, kvHeads, headDim, causal: true }, site, 'heads');
       return this.project('out', mixed, [[`${path}.o_proj`, c.hiddenSize]]);
     });

@@ -33,6 +33,9 @@ export interface BatchShape {
 export interface TraceContext {
   readonly rank: number;
   readonly seed: number;
+  /** Which micro-batch of the step this is, of how many; 0 of 1 if left out. */
+  readonly microBatch?: number;
+  readonly microBatches?: number;
 }
 
 /** A model as data: its modules and parameters in state_dict order, and how it computes. Nothing is allocated. */

@@ -30,6 +30,8 @@ export interface Value {
   readonly role: Role;
   /** For `parameter-gradient`: the parameter. */
   readonly parameter?: string;
+  /** For `parameter-gradient`: which reduction it goes to; 0, or with a reduction per micro-batch the micro-batch. */
+  readonly round?: number;
   /** For `constant`: its contents. */
   readonly data?: Float32Array<ArrayBuffer>;
 }
@@ -43,6 +45,22 @@ export interface Call {
   /** Path of the module that the call belongs to, '' for the root. */
   readonly module: string;
   readonly phase: Phase;
+  /** Micro-batch of the step that it is for. */
+  readonly microBatch: number;
+}
+
+/** What of a model is not plain: checkpointed modules, frozen parameters. */
+export interface GraphOptions {
+  /** Paths of blocks that keep only their input in forward and are computed again in backward. */
+  readonly checkpointed?: ReadonlySet<string>;
+  /** state_dict names of parameters that get no gradient. */
+  readonly frozen?: ReadonlySet<string>;
+}
+
+interface Rule {
+  readonly module: string;
+  readonly rule: () => void;
+  readonly output: Value;
 }
 
 /** Elements of a shape. */
@@ -65,18 +83,65 @@ export class Graph {
   readonly values: Value[] = [];
   readonly calls: Call[] = [];
   readonly control: Value;
-  private readonly rules: { module: string; rule: () => void; output: Value }[] = [];
+  /** Paths of `checkpointed` that the model's trace has come by. */
+  readonly checkpointedBlocks = new Set<string>();
+  private rules: Rule[] = [];
   private readonly parameters = new Map<string, Value>();
+  private readonly constants = new Map<string, Value>();
   private readonly parameterGradients = new Map<string, Value>();
   /** Gradient of each activation, by id; several activations may share one (the two inputs of a sum). */
   private readonly gradients = new Map<number, Value>();
   /** How many gradient rules of each output have not run: its gradient may not be added to through another name. */
   private readonly pending = new Map<number, number>();
+  /** Ids of values that some trainable parameter has a part in. */
+  private readonly differentiable = new Set<number>();
+  /** Stands for a gradient that nobody needs. */
+  private readonly nowhere: Value = { id: -1, name: 'nowhere', shape: [0], dtype: 'f32', role: 'workspace' };
   private module = '';
   private phase: Phase = 'forward';
+  /** Whether what is computed now is a block of forward once more. */
+  private recomputing = false;
+  private microBatch = 0;
+  private round = 0;
 
-  constructor() {
+  constructor(private readonly options: GraphOptions = {}) {
     this.control = this.add('control', [16], 'f32', 'control');
+  }
+
+  /** Begins another micro-batch of the same step. `newRound`: its parameter gradients are reduced by themselves. */
+  nextMicroBatch(newRound: boolean): void {
+    this.phase = 'forward';
+    this.microBatch++;
+    this.gradients.clear();
+    if (!newRound) return;
+    this.round++;
+    this.parameterGradients.clear();
+  }
+
+  /**
+   * Runs a repeated block of the model. If it is checkpointed, what it computes inside is dropped after forward and
+   * computed again, from its inputs, before its gradient rules run (Chen et al. 2016). `body` must emit the same calls,
+   * random sites included, each time.
+   */
+  block(path: string, body: () => Value): Value {
+    if (!this.options.checkpointed?.has(path)) return this.within(path, body);
+    this.checkpointedBlocks.add(path);
+    const outer = this.rules;
+    this.rules = [];
+    const output = this.within(path, body);
+    this.forget(this.rules);
+    this.rules = outer;
+    this.within(path, () =>
+      this.gradientRule(output, () => {
+        this.rules = [];
+        this.recomputing = true;
+        const again = body();
+        this.recomputing = false;
+        this.shareGradient(again, this.gradientOf(output));
+        this.runRules();
+      }),
+    );
+    return output;
   }
 
   /** Runs `body` inside the module at `path`; the calls it emits, and later their gradients, belong to that module. */
@@ -100,7 +165,7 @@ export class Graph {
   }
 
   activation(name: string, shape: readonly number[], dtype: DType = 'f32'): Value {
-    return this.add(this.qualified(name), shape, dtype, this.phase === 'forward' ? 'activation' : 'workspace');
+    return this.add(this.qualified(name), shape, dtype, this.isForward() ? 'activation' : 'workspace');
   }
 
   workspace(name: string, shape: readonly number[], dtype: DType = 'f32'): Value {
@@ -111,9 +176,13 @@ export class Graph {
     return this.add(name, shape, 'u32', 'batch');
   }
 
+  /** The constant of that name; its data are the same each time that it is asked for. */
   constant(name: string, shape: readonly number[], data: Float32Array<ArrayBuffer>): Value {
+    const known = this.constants.get(name);
+    if (known) return known;
     const value: Value = { id: this.values.length, name, shape, dtype: 'f32', role: 'constant', data };
     this.values.push(value);
+    this.constants.set(name, value);
     return value;
   }
 
@@ -124,22 +193,58 @@ export class Graph {
         'internal',
         `${kernel.name} takes ${kernel.operands.length} operands, got ${operands.length}`,
       );
-    this.calls.push({ kernel, operands, params, module: this.module, phase: this.phase });
+    const written = operands.filter((_, i) => kernel.operands[i].access !== 'read');
+    if (this.isForward()) this.followGradients(kernel, operands);
+    else if (written.every((value) => value === this.nowhere)) return;
+    // A kernel that writes several gradients writes those that nobody needs to scratch.
+    const scratch = operands.map((value, i) =>
+      value === this.nowhere
+        ? this.workspace(kernel.operands[i].name, operands.find((o) => o !== value)!.shape)
+        : value,
+    );
+    const { module, phase, microBatch } = this;
+    this.calls.push({ kernel, operands: scratch, params, module, phase, microBatch });
   }
 
   /** Leaves the gradient rule of the op that made `output`, or changed it in place. */
   gradientRule(output: Value, rule: () => void): void {
+    if (output !== this.control && !this.differentiable.has(output.id)) return;
     this.rules.push({ module: this.module, rule, output });
     this.pending.set(output.id, (this.pending.get(output.id) ?? 0) + 1);
   }
 
-  /** Runs every gradient rule, last op first. Call once, after the loss op. */
+  /** Runs every gradient rule, last op first. Call once for each micro-batch, after the loss op. */
   backward(): void {
     this.phase = 'backward';
-    for (const { module, rule, output } of this.rules.reverse()) {
+    this.runRules();
+  }
+
+  private runRules(): void {
+    const rules = this.rules;
+    this.rules = [];
+    for (const { module, rule, output } of rules.reverse()) {
       this.pending.set(output.id, this.pending.get(output.id)! - 1);
       this.within(module, rule);
     }
+  }
+
+  private forget(rules: readonly Rule[]): void {
+    for (const { output } of rules) this.pending.set(output.id, this.pending.get(output.id)! - 1);
+  }
+
+  private isForward(): boolean {
+    return this.phase === 'forward' || this.recomputing;
+  }
+
+  private followGradients(kernel: Kernel, operands: readonly Value[]): void {
+    const needs = operands.some((value, i) => {
+      if (kernel.operands[i].access === 'write') return false;
+      return value.role === 'parameter' ? !this.options.frozen?.has(value.name) : this.differentiable.has(value.id);
+    });
+    if (!needs) return;
+    operands.forEach((value, i) => {
+      if (kernel.operands[i].access !== 'read' && value !== this.control) this.differentiable.add(value.id);
+    });
   }
 
   /** The gradient of an op's output, which the ops that use it have written. */
@@ -151,6 +256,7 @@ export class Graph {
 
   /** Where an op writes, or adds, its part of an input's gradient. */
   gradientTarget(value: Value): GradientTarget {
+    if (!this.differentiable.has(value.id)) return { value: this.nowhere, accumulate: false };
     const known = this.gradients.get(value.id);
     if (known) {
       this.refuseSharedGradient(value, known);
@@ -168,6 +274,7 @@ export class Graph {
 
   /** Says that `gradient`, already computed, is the gradient of `value`: no copy. */
   shareGradient(value: Value, gradient: Value): void {
+    if (!this.differentiable.has(value.id)) return;
     if (this.gradients.has(value.id))
       throw new StudioError('internal', `${value.name} has a gradient already; add to it instead`);
     this.gradients.set(value.id, gradient);
@@ -175,6 +282,7 @@ export class Graph {
 
   /** Where a parameter's gradient is written, or added when an earlier use has written it. */
   parameterGradient(parameter: Value): GradientTarget {
+    if (this.options.frozen?.has(parameter.name)) return { value: this.nowhere, accumulate: false };
     const known = this.parameterGradients.get(parameter.name);
     if (known) return { value: known, accumulate: true };
     const value: Value = {
@@ -184,6 +292,7 @@ export class Graph {
       dtype: 'f32',
       role: 'parameter-gradient',
       parameter: parameter.name,
+      round: this.round,
     };
     this.values.push(value);
     this.parameterGradients.set(parameter.name, value);
