@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { Graph } from '../ops/graph.ts';
@@ -98,6 +99,21 @@ describe('the trace', () => {
     const trace = () => gpt2(small).trace(new Graph(), { batch: 1, tokens: 25 }, { rank: 0, seed: 0 });
     expect(trace).toThrow(/model.nPositions: 24 positions cannot hold sequences of 25 tokens/);
   });
+});
+
+it('has gradients of exactly the parameters that are not frozen, whichever these are', () => {
+  const model = gpt2(small);
+  const names = model.parameters.map((p) => p.name);
+  fc.assert(
+    fc.property(fc.subarray(names), (trainable) => {
+      const graph = new Graph({ frozen: new Set(names.filter((name) => !trainable.includes(name))) });
+      model.trace(graph, { batch: 1, tokens: 3 }, { rank: 0, seed: 0 });
+      graph.backward();
+      const written = graph.values.filter((v) => v.role === 'parameter-gradient').map((v) => v.parameter);
+      expect(written.sort()).toEqual([...trainable].sort());
+    }),
+    { numRuns: 40 },
+  );
 });
 
 describe('refused before anything starts', () => {

@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { Graph } from '../ops/graph.ts';
@@ -77,6 +78,21 @@ describe('the trace', () => {
     expect(values.filter((v) => v.name.startsWith('model.rotary_emb'))).toHaveLength(1);
     expect(calls.filter((c) => c.kernel.name === 'rotary').map((c) => c.params.back)).toEqual([0, 0, 1, 1]);
   });
+});
+
+it('has gradients of exactly the parameters that are not frozen, whichever these are', () => {
+  const model = llama(small);
+  const names = model.parameters.map((p) => p.name);
+  fc.assert(
+    fc.property(fc.subarray(names), (trainable) => {
+      const graph = new Graph({ frozen: new Set(names.filter((name) => !trainable.includes(name))) });
+      model.trace(graph, { batch: 1, tokens: 3 }, { rank: 0, seed: 0 });
+      graph.backward();
+      const written = graph.values.filter((v) => v.role === 'parameter-gradient').map((v) => v.parameter);
+      expect(written.sort()).toEqual([...trainable].sort());
+    }),
+    { numRuns: 40 },
+  );
 });
 
 describe('refused before anything starts', () => {

@@ -30,8 +30,7 @@ export function addRmsNormalize(
   const sum = g.activation(`${name}.sum`, [R, D]);
   g.emit(rmsNormResidual, [x, residual, weight, sum, y, rstd], { R, D, eps });
   g.gradientRule(y, () => {
-    gradients(g, { y, s: sum, rstd, weight });
-    addToEach(g, [x, residual], g.gradientOf(sum));
+    addToEach(g, [x, residual], gradients(g, { y, s: sum, rstd, weight }));
   });
   return { sum, y };
 }
@@ -42,7 +41,8 @@ function outputs(g: Graph, x: Value, weight: Value, name: string) {
   return { R, D, y: g.activation(name, [R, D]), rstd: g.activation(`${name}.rstd`, [R]) };
 }
 
-function gradients(g: Graph, n: { y: Value; s: Value; rstd: Value; weight: Value }): void {
+/** Writes the gradients of the weight and of the input s; gives that of s. */
+function gradients(g: Graph, n: { y: Value; s: Value; rstd: Value; weight: Value }): Value {
   const dy = g.gradientOf(n.y);
   const [R, D] = n.y.shape;
   const dWeight = g.parameterGradient(n.weight);
@@ -50,4 +50,5 @@ function gradients(g: Graph, n: { y: Value; s: Value; rstd: Value; weight: Value
   g.emit(rmsNormGradWeight, [dy, n.s, n.rstd, dWeight.value], { R, D, accumulate });
   const ds = g.gradientTarget(n.s);
   g.emit(rmsNormGrad, [dy, n.s, n.rstd, n.weight, ds.value], { R, D, accumulate: ds.accumulate ? 1 : 0 });
+  return ds.value;
 }
