@@ -51,6 +51,7 @@ export interface DcpMetadata {
 export const METADATA_FILE = '.metadata';
 
 const MAX_DIMENSIONS = 64;
+const MAX_PATH_STEPS = 64;
 
 /**
  * Reads `.metadata`, of torch 2.0 and later, through an allow-list of its own. Every chunk lies inside its tensor and every
@@ -109,7 +110,8 @@ class MetadataParser {
     for (const [key, item] of this.dict(value, 'planner_data')) {
       const name = this.text(key, 'a name in planner_data');
       const path = sequenceItems(item) ?? [];
-      if (path.length === 0 || !path.every(isPathStep)) throw this.bad(`the path of ${name} is no list of keys`);
+      if (path.length === 0 || path.length > MAX_PATH_STEPS || !path.every(isPathStep))
+        throw this.bad(`the path of ${name} is no list of keys`);
       if (paths.has(name)) paths.set(name, path);
     }
     return paths;

@@ -265,8 +265,10 @@ function storedOptimizer(source: ByteSource, key: string, value: PyDict, names: 
     if (typeof id === 'string') return id;
     if (typeof id !== 'number') throw bad('has a parameter that is neither a name nor a number');
     // torch numbers parameters in the order in which they were given to the optimizer: model.parameters(), all of them.
-    if (total !== names.length || names[id] === undefined) {
-      throw bad(`numbers ${total} parameters, which cannot be told from the ${names.length} names of the model`);
+    if (params.length !== 1 || total !== names.length || names[id] === undefined) {
+      throw bad(
+        `numbers ${total} parameters in ${params.length} group(s), which cannot be told from the ${names.length} names of the model`,
+      );
     }
     return names[id];
   };

@@ -56,6 +56,19 @@ export async function openSafetensors(source: ByteSource): Promise<SafetensorsFi
   return { source, tensors, metadata: parseMetadata(source, header[METADATA_KEY]) };
 }
 
+/** Elements [first, first + count) of a tensor, row-major and little-endian; no other bytes are read. */
+export function readSafetensors(
+  source: ByteSource,
+  { name, dtype, shape, offset }: SafetensorsTensor,
+  first: number,
+  count: number,
+): Promise<Uint8Array<ArrayBuffer>> {
+  if (first < 0 || count < 0 || first + count > elementCount(shape)) {
+    throw new StudioError('internal', `Elements ${first} to ${first + count} of ${name} [${shape}] were asked for.`);
+  }
+  return source.read(offset + first * dtypeBytes(dtype), count * dtypeBytes(dtype));
+}
+
 function bad(source: ByteSource, what: string): StudioError {
   return new StudioError('bad-file', `${source.name} is not a whole safetensors file: ${what}.`, { file: source.name });
 }

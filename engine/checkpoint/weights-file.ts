@@ -168,7 +168,8 @@ function asStateDict(value: PyDict): ReadonlyMap<string, TorchTensor> | undefine
   return all ? (value as ReadonlyMap<unknown, unknown> as ReadonlyMap<string, TorchTensor>) : undefined;
 }
 
-function chooseStateDict(source: ByteSource, found: FoundStateDict[], options: WeightsOptions): FoundStateDict {
+/** The one that is meant, or 'bad-file' if there is none or the names do not tell. */
+export function chooseStateDict(source: ByteSource, found: FoundStateDict[], options: WeightsOptions): FoundStateDict {
   if (found.length === 1) return found[0];
   const names = [...(options.expectedNames ?? [])];
   const fitting = names.length === 0 ? [] : found.filter(({ stateDict }) => names.every((name) => stateDict.has(name)));
