@@ -34,6 +34,7 @@ describe('parameters', () => {
           expect(parameterCount(model)).toBe(count);
         },
       ),
+      { seed: 1 },
     );
   });
 
