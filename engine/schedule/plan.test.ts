@@ -71,7 +71,7 @@ describe('a prediction', () => {
           if ((error as StudioError).code !== 'out-of-memory') throw error;
         }
       }),
-      { numRuns: 15 },
+      { numRuns: 15, seed: 1 },
     );
   });
 

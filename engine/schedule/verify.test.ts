@@ -56,7 +56,7 @@ describe('lives', () => {
           if ((error as StudioError).code !== 'out-of-memory') throw error;
         }
       }),
-      { numRuns: 20 },
+      { numRuns: 20, seed: 1 },
     );
   });
 
@@ -218,7 +218,7 @@ describe('ranks', () => {
           if ((error as StudioError).code !== 'out-of-memory') throw error;
         }
       }),
-      { numRuns: 20 },
+      { numRuns: 20, seed: 1 },
     );
   });
 
