@@ -11,6 +11,7 @@ export default function ErrorPage({ error, reset }: { error: Error; reset: () =>
   return (
     <Notice
       tone="bad"
+      page
       title="This page broke"
       action={
         <>

@@ -5,6 +5,7 @@ export default function NotFound() {
   return (
     <Notice
       tone="info"
+      page
       title="There is nothing at this address"
       action={<ButtonLink href="/runs">All runs</ButtonLink>}
     />

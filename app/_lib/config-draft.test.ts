@@ -34,6 +34,21 @@ describe('a config being edited', () => {
     expect(valueAt(text, 'data.blockSize')).toBe(64);
   });
 
+  it('wraps the blocks of the model that is chosen, unless a person said otherwise', () => {
+    const gpt2 = withKind(defaultDraft(), 'model', 'gpt2');
+    expect(valueAt(gpt2, 'strategy.autoWrapPolicy')).toEqual(['GPT2Block']);
+    expect(valueAt(withoutDefaults(gpt2), 'strategy')).toEqual({ kind: 'fsdp' });
+    expect(toDraft(withoutDefaults(gpt2))).toEqual(gpt2);
+    expect(checkConfig(withoutDefaults(gpt2)).config).toEqual(checkConfig(gpt2).config);
+    const own = withValue(gpt2, 'strategy.autoWrapPolicy', ['GPT2MLP']);
+    expect(valueAt(withKind(own, 'model', 'llama'), 'strategy.autoWrapPolicy')).toEqual(['GPT2MLP']);
+    expect(toDraft(withoutDefaults(own))).toEqual(own);
+    const again = withKind(withKind(gpt2, 'strategy', 'ddp'), 'strategy', 'fsdp');
+    expect(valueAt(again, 'strategy.autoWrapPolicy')).toEqual(['GPT2Block']);
+    const demo = withValue(gpt2, 'strategy.autoWrapPolicy', ['TransformerEncoderLayer', 'TransformerDecoderLayer']);
+    expect(toDraft(withoutDefaults(demo))).toEqual(demo);
+  });
+
   it('goes through YAML unchanged, with and without the defaults', () => {
     const draft = withKind(withValue(defaultDraft(), 'devices', 4), 'strategy', 'ddp');
     expect(fromYaml(toYaml(draft)).draft).toEqual(draft);

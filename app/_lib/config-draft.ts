@@ -26,12 +26,24 @@ export function withValue(draft: Draft, path: string, value: unknown): Draft {
 /** A section of another kind: its defaults, and what it shares by name with the one before. */
 export function withKind(draft: Draft, section: string, kind: string): Draft {
   const before = draft[section];
-  const defaults = sectionDefaults(section, kind);
+  const modelBefore = valueAt(draft, 'model.kind');
+  const defaults = sectionDefaults(section, kind, modelBefore);
   const kept = isRecord(before) ? Object.entries(before).filter(([key]) => key !== 'kind' && key in defaults) : [];
-  return { ...draft, [section]: { ...defaults, ...Object.fromEntries(kept) } };
+  const after = { ...draft, [section]: { ...defaults, ...Object.fromEntries(kept) } };
+  // A wrap policy that was the other model's default becomes this one's.
+  return section === 'model' && same(valueAt(draft, WRAP_POLICY), wrapPolicyOf(modelBefore))
+    ? withValue(after, WRAP_POLICY, wrapPolicyOf(kind))
+    : after;
 }
 
-function sectionDefaults(section: string, kind: string): Record<string, unknown> {
+const WRAP_POLICY = 'strategy.autoWrapPolicy';
+
+/** The one default that another section decides: the classes that FSDP wraps are the model's blocks. */
+function wrapPolicyOf(modelKind: unknown): unknown {
+  return valueAt(checkConfig({ model: { kind: modelKind }, strategy: 'fsdp' }).config ?? defaultDraft(), WRAP_POLICY);
+}
+
+function sectionDefaults(section: string, kind: string, modelKind: unknown): Record<string, unknown> {
   const schema = (ExperimentConfig.shape as Record<string, { safeParse(value: unknown): { data?: unknown } }>)[section];
   // A kind may ask for a path, which has no default.
   for (const [extra, shown] of [
@@ -39,7 +51,8 @@ function sectionDefaults(section: string, kind: string): Record<string, unknown>
     [{ path: 'path' }, { path: '' }],
   ]) {
     const { data } = schema.safeParse({ kind, ...extra });
-    if (isRecord(data)) return { ...data, ...shown };
+    if (!isRecord(data)) continue;
+    return 'autoWrapPolicy' in data ? { ...data, autoWrapPolicy: wrapPolicyOf(modelKind) } : { ...data, ...shown };
   }
   return { kind };
 }
@@ -52,13 +65,18 @@ export function toDraft(config: unknown): Draft {
     const parsed = schema.safeParse(given[key]);
     draft[key] = parsed.success ? parsed.data : fillSection(key, given[key]);
   }
+  const written = isRecord(given.strategy) && given.strategy.autoWrapPolicy !== undefined;
+  if (!written && valueAt(draft, WRAP_POLICY) !== undefined) {
+    const strategy = draft.strategy as Record<string, unknown>;
+    draft.strategy = { ...strategy, autoWrapPolicy: wrapPolicyOf(valueAt(draft, 'model.kind')) };
+  }
   for (const key of Object.keys(given)) if (!(key in draft)) draft[key] = given[key];
   return draft;
 }
 
 function fillSection(key: string, given: unknown): unknown {
   if (!isRecord(given)) return given;
-  const defaults = 'kind' in given ? sectionDefaults(key, String(given.kind)) : valueAt(defaultDraft(), key);
+  const defaults = 'kind' in given ? sectionDefaults(key, String(given.kind), null) : valueAt(defaultDraft(), key);
   return isRecord(defaults) ? { ...defaults, ...given } : given;
 }
 
@@ -73,7 +91,10 @@ export function problemsOf(draft: Draft): ConfigProblem[] {
   for (const path of wrong) {
     const [section, key] = path.split('.');
     const kind = valueAt(draft, `${section}.kind`);
-    const defaults = typeof kind === 'string' ? sectionDefaults(section, kind) : valueAt(defaultDraft(), section);
+    const defaults =
+      typeof kind === 'string'
+        ? sectionDefaults(section, kind, valueAt(draft, 'model.kind'))
+        : valueAt(defaultDraft(), section);
     const value = key === undefined ? defaults : isRecord(defaults) ? defaults[key] : undefined;
     if (value === undefined || value === '') return problems;
     mended = withValue(mended, key === undefined ? section : `${section}.${key}`, value);
@@ -92,7 +113,8 @@ export function withoutDefaults(draft: Draft): Draft {
   for (const [key, value] of Object.entries(draft)) {
     if (isRecord(value)) {
       const kind = typeof value.kind === 'string' ? value.kind : null;
-      const defaults = kind === null ? valueAt(defaultDraft(), key) : sectionDefaults(key, kind);
+      const defaults =
+        kind === null ? valueAt(defaultDraft(), key) : sectionDefaults(key, kind, valueAt(draft, 'model.kind'));
       // The four sections that make the experiment say what they are, be it the default or not.
       const named = ['model', 'data', 'optimizer', 'strategy'].includes(key);
       const written = Object.entries(value).filter(

@@ -505,6 +505,7 @@ export function belongsTo(field: Field, draft: Draft): boolean {
 /** The sharding strategies that the planner can price beside the one chosen, as configs' strategy sections. */
 export function comparableStrategies(draft: Draft): { label: string; strategy: unknown }[] {
   const current = (draft.strategy ?? {}) as Record<string, unknown>;
+  // Without a wrap policy of its own FSDP takes the model's blocks.
   const asFsdp = current.kind === 'fsdp' ? current : { kind: 'fsdp' };
   const asDdp = current.kind === 'ddp' ? current : { kind: 'ddp' };
   const candidates = [

@@ -33,6 +33,18 @@ export const PRESETS: readonly Preset[] = [
     },
   },
   {
+    id: 'gpt2',
+    label: 'Small GPT-2',
+    about: 'Four GPT-2 blocks with Hugging Face’s names, FULL_SHARD on two ranks',
+    config: {
+      name: 'small-gpt2',
+      model: { kind: 'gpt2', nLayer: 4, nHead: 4, nEmbd: 128, nPositions: 128 },
+      data: { kind: 'moby-dick', batchSize: 2 },
+      optimizer: { kind: 'adamw', lr: 0.0005 },
+      trainer: { steps: 50 },
+    },
+  },
+  {
     id: 'budget',
     label: 'Will it fit?',
     about: 'DDP under a memory budget that is too small for it: what sharding is for',

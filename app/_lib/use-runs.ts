@@ -3,7 +3,7 @@
 import { useQuery, useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
 import { isActive } from '../_components/runs/state-chip.tsx';
-import { getRun, listRuns } from './api.ts';
+import { ApiError, getRun, listRuns } from './api.ts';
 import { followHints } from './live-hints.ts';
 
 /** Hints may be lost, and a queue moves without events. */
@@ -46,6 +46,9 @@ export function useRun(id: string) {
   return useQuery({
     queryKey: ['run', id],
     queryFn: ({ signal }) => getRun(id, signal),
-    refetchInterval: ({ state }) => (!state.data || isActive(state.data.state) ? ACTIVE_MS : false),
+    refetchInterval: ({ state }) => {
+      if (state.error instanceof ApiError && state.error.status === 404) return false;
+      return !state.data || isActive(state.data.state) ? ACTIVE_MS : false;
+    },
   });
 }

@@ -187,7 +187,9 @@ export function Chart(props: ChartProps) {
       {x.length ? (
         <>
           <div ref={box} role="img" aria-label={props.summary} className="w-full min-w-0" />
-          {props.legend === false ? null : <Legend series={series} index={index} format={props.format} />}
+          {props.legend === false ? null : (
+            <Legend series={series} index={index} resting={hover === null} format={props.format} />
+          )}
         </>
       ) : (
         <div className="grid place-items-center rounded-lg border border-dashed border-line text-faint" data-empty>
@@ -201,10 +203,12 @@ export function Chart(props: ChartProps) {
 function Legend({
   series,
   index,
+  resting,
   format,
 }: {
   series: readonly ChartSeries[];
   index: number;
+  resting: boolean;
   format: (value: number) => string;
 }) {
   return (
@@ -212,7 +216,8 @@ function Legend({
       {series
         .filter(({ quiet }) => !quiet)
         .map(({ label, colour, kind, values }) => {
-          const value = values[index] ?? null;
+          // At rest a series that ended earlier shows its own last value.
+          const value = values[index] ?? (resting ? values.findLast((v) => v !== null) : null) ?? null;
           return (
             <li key={label} className="flex items-center gap-1.5 whitespace-nowrap">
               <Dot colour={colour} square={kind === 'area'} />

@@ -21,6 +21,7 @@ import {
   NONE,
 } from '../../_lib/format.ts';
 import { useRunColours } from '../../_lib/run-colours.ts';
+import type { RankColumns } from '../../_lib/run-log.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { Chart, type ChartSeries } from '../charts/chart.tsx';
 import { StackBar } from '../charts/stack-bar.tsx';
@@ -39,15 +40,18 @@ export function ComparePage({ ids }: { ids: readonly string[] }) {
     queryKey: ['compare', ids],
     queryFn: ({ signal }) => compareRuns(ids, signal),
     enabled: ids.length > 0,
-    refetchInterval: ({ state }) =>
-      !state.data || state.data.runs.some(({ run }) => isActive(run.state)) ? 1000 : false,
+    refetchInterval: ({ state }) => {
+      if (state.error instanceof ApiError && state.error.status === 404) return false;
+      return !state.data || state.data.runs.some(({ run }) => isActive(run.state)) ? 1000 : false;
+    },
   });
-  const followed = useRunLogs(ids);
+  const followed = useRunLogs(data ? ids : []);
   const colourOf = useRunColours(ids);
   if (ids.length < 2)
     return (
       <Notice
         tone="info"
+        page
         title="Tick two or more runs to compare them"
         action={<ButtonLink href="/runs">All runs</ButtonLink>}
       >
@@ -59,6 +63,7 @@ export function ComparePage({ ids }: { ids: readonly string[] }) {
     return (
       <Notice
         tone="bad"
+        page
         title={
           error instanceof ApiError && error.status === 404
             ? 'One of these runs is gone'
@@ -338,9 +343,9 @@ function Overlay(props: {
               label: labels[i],
               colour: colours.split('|')[i],
               kind: 'line',
-              // Equal curves cover each other: later ones are dashed, so that both are seen.
-              widthPx: i ? 2 : 3,
-              dash: i ? [6, 3 + 3 * i] : undefined,
+              // Equal curves cover each other: later ones are dashed, so that all are seen.
+              widthPx: covers(one, columns.slice(0, i), pick) ? 2 : 2.5,
+              dash: covers(one, columns.slice(0, i), pick) ? [6, 3 + 3 * i] : undefined,
               values: alignColumn(steps, one.step, one[pick]),
             },
           ]
@@ -364,6 +369,13 @@ function Overlay(props: {
         maxY={maxY}
       />
     </section>
+  );
+}
+
+/** Whether a curve lies on one of those before it, as far as both go. */
+function covers(one: RankColumns, before: readonly (RankColumns | null)[], pick: 'lossMean' | 'iterationMs'): boolean {
+  return before.some((other) =>
+    other?.[pick].every((value, i) => i >= one[pick].length || Object.is(value, one[pick][i])),
   );
 }
 

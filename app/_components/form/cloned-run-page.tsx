@@ -22,6 +22,7 @@ export function ClonedRunPage({ from }: { from: string }) {
     return (
       <Notice
         tone="bad"
+        page
         title="The run to clone cannot be read"
         action={<ButtonLink href="/runs/new">Start from the defaults</ButtonLink>}
       >

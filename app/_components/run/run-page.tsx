@@ -42,13 +42,14 @@ import { RunLogView } from './run-log-view.tsx';
 /** One run: what it is doing, its curves by rank, predicted beside measured, what it wrote. */
 export function RunPage({ id }: { id: string }) {
   const { data: run, error, isPending } = useRun(id);
-  const [followed] = useRunLogs([id]);
+  const [followed] = useRunLogs(run ? [id] : []);
   if (!run) {
     if (isPending) return <p className="py-20 text-center text-faint">Loading the run…</p>;
     const missing = error instanceof ApiError && error.status === 404;
     return (
       <Notice
         tone="bad"
+        page
         title={missing ? 'There is no such run' : 'The run cannot be shown'}
         action={<ButtonLink href="/runs">All runs</ButtonLink>}
       >

@@ -38,7 +38,7 @@ export function RunsPage() {
 
   if (error && !data)
     return (
-      <Notice tone="bad" title="The runs cannot be shown">
+      <Notice tone="bad" page title="The runs cannot be shown">
         {error.message}
       </Notice>
     );

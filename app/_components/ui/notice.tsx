@@ -8,7 +8,14 @@ const TONES = {
 } as const satisfies Record<string, { box: string; ink: string; icon: IconName }>;
 
 /** Something a person should know, with what to do about it. Errors are announced. */
-export function Notice(props: { tone: keyof typeof TONES; title: string; children?: ReactNode; action?: ReactNode }) {
+export function Notice(props: {
+  tone: keyof typeof TONES;
+  title: string;
+  children?: ReactNode;
+  action?: ReactNode;
+  /** It is all that the page shows. */
+  page?: boolean;
+}) {
   const tone = TONES[props.tone];
   return (
     <div
@@ -19,7 +26,7 @@ export function Notice(props: { tone: keyof typeof TONES; title: string; childre
         <Icon name={tone.icon} />
       </span>
       <div className="min-w-0 flex-1">
-        <p className="font-semibold">{props.title}</p>
+        {props.page ? <h1 className="font-semibold">{props.title}</h1> : <p className="font-semibold">{props.title}</p>}
         {props.children ? <div className="mt-0.5 whitespace-pre-line text-muted">{props.children}</div> : null}
         {props.action ? <div className="mt-2.5 flex flex-wrap gap-2">{props.action}</div> : null}
       </div>
