@@ -7,9 +7,10 @@ import { errorCode } from './errno.ts';
 
 /** The kernel reads at most 2 GiB in one call. */
 const MAX_CALL_BYTES = 1024 * 1024 * 1024;
-const DIGEST_SUFFIX = '.sha256';
+/** Of the file beside a checkpoint that makes it count. */
+export const DIGEST_SUFFIX = '.sha256';
 /** Between the name to come and a random end: what a killed writer leaves behind is known by it. */
-const TEMPORARY_MARK = '.part-';
+export const TEMPORARY_MARK = '.part-';
 
 export type FileSource = ByteSource & { close(): Promise<void> };
 
@@ -187,14 +188,16 @@ export async function removeLeftovers(folder: string, suffix: string): Promise<s
   return left;
 }
 
-async function writeAll(file: FileHandle, chunk: Uint8Array): Promise<void> {
+/** Writes all of a chunk, however few bytes a call takes. */
+export async function writeAll(file: FileHandle, chunk: Uint8Array): Promise<void> {
   for (let at = 0; at < chunk.length; ) {
     const { bytesWritten } = await file.write(chunk, at, Math.min(MAX_CALL_BYTES, chunk.length - at));
     at += bytesWritten;
   }
 }
 
-async function writeSynced(path: string, text: string): Promise<void> {
+/** A new file of this text, safely on disk. */
+export async function writeSynced(path: string, text: string): Promise<void> {
   const file = await open(path, 'wx');
   try {
     await file.writeFile(text);
@@ -205,7 +208,7 @@ async function writeSynced(path: string, text: string): Promise<void> {
 }
 
 /** A rename is only safe from a power cut once its folder is on disk. */
-async function syncFolder(path: string): Promise<void> {
+export async function syncFolder(path: string): Promise<void> {
   const folder = await open(path, 'r');
   try {
     await folder.sync();
@@ -215,7 +218,7 @@ async function syncFolder(path: string): Promise<void> {
 }
 
 /** null for a file that is not there; any other failure is thrown on. */
-function absent(error: unknown): null {
+export function absent(error: unknown): null {
   if (errorCode(error) === 'ENOENT') return null;
   throw error;
 }
@@ -233,7 +236,7 @@ const REASONS: Readonly<Record<string, string>> = {
 };
 
 /** Errors of the file system as ours, with the path and the reason in words. */
-async function naming<T>(path: string, action: () => Promise<T>): Promise<T> {
+export async function naming<T>(path: string, action: () => Promise<T>): Promise<T> {
   try {
     return await action();
   } catch (error) {
