@@ -8,7 +8,7 @@ const COMMANDS: Readonly<Record<string, (args: string[]) => Promise<number>>> = 
   plan: async (args) => (await import('./commands/plan.ts')).plan(args),
   devices: async (args) => (await import('./commands/devices.ts')).devices(args),
   checkpoint: async (args) => (await import('./commands/checkpoint.ts')).checkpoint(args),
-  sample: () => Promise.reject(new StudioError('not-built-yet', 'sample is not built yet')),
+  sample: async (args) => (await import('./commands/sample.ts')).sample(args),
 };
 
 async function main([name, ...args]: string[]): Promise<number> {

@@ -9,7 +9,7 @@ import { migrate } from './db/migrate.ts';
 import { type Answering, answer, answerUpgrade } from './http/answer.ts';
 import { apiRoutes } from './http/api.ts';
 import { Guard, isLoopback } from './http/guard.ts';
-import { closeHttp, listen } from './http/listen.ts';
+import { closeHttp, listen, trackConnections } from './http/listen.ts';
 import { openPages, type Pages } from './http/pages.ts';
 import { Hub } from './live/hub.ts';
 import { openSockets, SOCKET_PATH, sendHint } from './live/socket.ts';
@@ -90,13 +90,14 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
   const http = createServer({ headersTimeout: HEADERS_MS, requestTimeout: REQUEST_MS });
   http.timeout = IDLE_MS;
   http.maxConnections = MAX_CONNECTIONS;
+  const connections = trackConnections(http);
   // Whoever is so quick to connect before everything is there waits for it.
   const { promise: answering, resolve: begin } = withResolvers<Answering>();
   http.on('request', (request, response) => void answering.then((by) => answer(by, request, response)));
   const port = await listen(http, host, settings.port);
   const guard = new Guard({ host, port, token });
   const io = openSockets(http, guard);
-  closers.push(() => closeHttp(http, io));
+  closers.push(() => closeHttp(http, io, connections));
   const hub = new Hub((hint) => sendHint(io, hint));
   closers.push(() => hub.close());
 

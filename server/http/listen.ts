@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import type { Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { StudioError } from '../../engine/errors.ts';
 import type { LiveServer } from '../live/socket.ts';
 
@@ -32,14 +32,26 @@ export async function listen(http: Server, host: string, port: number): Promise<
   return (http.address() as AddressInfo).port;
 }
 
+/** The open connections of a server, those that were upgraded among them: Node itself forgets those. */
+export function trackConnections(http: Server): ReadonlySet<Socket> {
+  const open = new Set<Socket>();
+  http.on('connection', (socket) => {
+    open.add(socket);
+    socket.once('close', () => open.delete(socket));
+  });
+  return open;
+}
+
 /**
  * Lets the sockets go and takes no more requests; the open ones have 2 s to end, then they are cut. socket.io closes the
  * HTTP server with itself.
  */
-export async function closeHttp(http: Server, io: LiveServer): Promise<void> {
+export async function closeHttp(http: Server, io: LiveServer, connections: ReadonlySet<Socket>): Promise<void> {
   const closed = io.close();
   http.closeIdleConnections();
-  const cut = setTimeout(() => http.closeAllConnections(), DRAIN_MS);
+  const cut = setTimeout(() => {
+    for (const connection of connections) connection.destroy();
+  }, DRAIN_MS);
   await closed;
   clearTimeout(cut);
 }

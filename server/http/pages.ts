@@ -20,6 +20,8 @@ export interface Pages {
 export async function openPages({ dev, host, port }: { dev: boolean; host: string; port: number }): Promise<Pages> {
   if (!dev && !existsSync(join(projectFolder, '.next/BUILD_ID')))
     throw new StudioError('io', 'The pages are not built. Run npm start, which builds them, or npx next build.');
+  // Nothing of what somebody does here is told to anybody.
+  process.env.NEXT_TELEMETRY_DISABLED = '1';
   const { default: next } = await import('next');
   // Next would listen for upgrades on our server by itself, behind the guard's back. This one never listens.
   const upgrades = createServer();
@@ -36,7 +38,7 @@ export async function openPages({ dev, host, port }: { dev: boolean; host: strin
       await handle(request, response);
     },
     upgrade(request, socket, head) {
-      if (dev) upgrades.emit('upgrade', request, socket, head);
+      if (dev && request.url?.startsWith('/_next/')) upgrades.emit('upgrade', request, socket, head);
       else socket.destroy();
     },
     close: () => app.close(),

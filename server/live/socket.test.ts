@@ -163,7 +163,7 @@ describe('a socket', () => {
     expect(waiting.at(-1)).toBeGreaterThan(0);
     expect(Math.max(...waiting)).toBeLessThan(2 * runId.length);
     client.destroy();
-    await closeHttp(http, live);
+    await closeHttp(http, live, new Set(accepted));
   });
 });
 

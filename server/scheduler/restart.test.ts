@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -131,6 +132,27 @@ describe('a server that is asked to end', () => {
     });
     await api.until(queued.id, 'finished');
     await close();
+  });
+});
+
+describe('a server that ends', () => {
+  it('does not wait for connections that nobody closes', async () => {
+    const { studio, close } = await openTestStudio({ dataFolder });
+    const idle = connect(studio.port, '127.0.0.1');
+    const half = connect(studio.port, '127.0.0.1');
+    half.write('GET /api/v1/health HTTP/1.1\r\nHost: ');
+    const socket = connect(studio.port, '127.0.0.1');
+    socket.write(
+      `GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: 127.0.0.1:${studio.port}\r\nUpgrade: websocket\r\n` +
+        'Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n',
+    );
+    await new Promise((resolve) => socket.once('data', resolve));
+    for (const each of [idle, half, socket]) each.on('error', () => undefined);
+    const closed = close().then(() => 'closed');
+    expect(await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, 8000, 'still open'))])).toBe(
+      'closed',
+    );
+    for (const each of [idle, half, socket]) each.destroy();
   });
 });
 
