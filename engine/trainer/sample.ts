@@ -32,14 +32,22 @@ export function interpretedLogits(model: Model, parameters: WholeParameters): Ne
  * the model has no word for, `invalid-config` for settings out of range or more tokens than the model has positions,
  * `non-finite` when the model gives no numbers.
  */
-export async function* sampleTokens(
+export function sampleTokens(
   model: Model,
   nextLogits: NextLogits,
   prompt: readonly number[],
   settings: SampleSettings,
 ): AsyncGenerator<number, void, void> {
-  const { count, temperature = 0, topK = null, seed = 0 } = settings;
-  checkSettings(model, prompt, { count, temperature, topK });
+  const whole = { temperature: 0, topK: null, seed: 0, ...settings };
+  checkSettings(model, prompt, whole);
+  return continuation(nextLogits, prompt, whole);
+}
+
+async function* continuation(
+  nextLogits: NextLogits,
+  prompt: readonly number[],
+  { count, temperature, topK, seed }: Required<SampleSettings>,
+): AsyncGenerator<number, void, void> {
   const tokens = [...prompt];
   for (let n = 0; n < count; n++) {
     const logits = await nextLogits(tokens);
@@ -55,7 +63,7 @@ export async function* sampleTokens(
 function checkSettings(
   model: Model,
   prompt: readonly number[],
-  { count, temperature, topK }: Required<Omit<SampleSettings, 'seed'>>,
+  { count, temperature, topK }: Required<SampleSettings>,
 ): void {
   const bad = (message: string) => new StudioError('invalid-config', message);
   if (!(Number.isInteger(count) && count >= 0)) throw bad(`count is ${count}; it is a whole number of tokens`);

@@ -99,6 +99,34 @@ describe('train', () => {
   });
 });
 
+describe('sample', () => {
+  const hf = join(testdata, 'gpt2/hf');
+
+  it('continues token ids, greedily or by chance, the same each time', async () => {
+    const asked = ['sample', hf, '--tokens', '77,79', '--count', '6'];
+    const drawn = ['--temperature', '1', '--top-k', '50', '--seed', '3', '--json'];
+    const [greedy, one, again] = await Promise.all([
+      studio(...asked, '--json'),
+      studio(...asked, ...drawn),
+      studio(...asked, ...drawn),
+    ]);
+    const { prompt, tokens, text } = JSON.parse(greedy.out);
+    expect([prompt, tokens.length, text]).toEqual([[77, 79], 6, null]);
+    expect(JSON.parse(one.out)).toEqual(JSON.parse(again.out));
+    expect(JSON.parse(one.out).tokens).not.toEqual(tokens);
+    expect((await studio(...asked)).out).toBe(`77 79 ${tokens.join(' ')}\n`);
+  });
+
+  it('says what is wrong before it says anything else', async () => {
+    const long = await studio('sample', hf, '--tokens', '1', '--count', '99');
+    expect(long).toEqual({ code: 2, out: '', err: expect.stringContaining('the model has 24') });
+    const text = await studio('sample', hf, '--prompt', 'to be');
+    expect(text).toEqual({ code: 1, out: '', err: expect.stringContaining('give token ids') });
+    for (const args of [['--tokens', '1', '--prompt', 'a'], [], ['--tokens', 'one']])
+      expect((await studio('sample', hf, ...args)).code, args.join(' ')).toBe(2);
+  });
+});
+
 describe('the command line', () => {
   it('says how it is used, and ends with 2 when it was used otherwise', async () => {
     expect(await studio('help')).toMatchObject({ code: 0, out: expect.stringContaining('train CONFIG') });
@@ -113,7 +141,6 @@ describe('the command line', () => {
       expect((await studio(...args)).code, args.join(' ')).toBe(2);
     for (const args of [
       ['train', 'a', '--trace', 'f'],
-      ['sample', 'x'],
       ['checkpoint', 'convert', 'x'],
     ])
       expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('not built yet') });
