@@ -33,6 +33,7 @@ export function gpt2(c: Gpt2Config): Model {
   return {
     modules: modules(c),
     parameters: parameters(c),
+    tied: c.tieWeights ? [{ name: 'lm_head.weight', tiedTo: TOKENS }] : [],
     blockClasses: ['GPT2Block'],
     vocabSize: c.vocabSize,
     maxTokens: c.nPositions,

@@ -35,6 +35,7 @@ export function llama(c: LlamaConfig): Model {
   return {
     modules: modules(c),
     parameters: parameters(c),
+    tied: c.tieWordEmbeddings ? [{ name: 'lm_head.weight', tiedTo: TOKENS }] : [],
     blockClasses: ['LlamaDecoderLayer'],
     vocabSize: c.vocabSize,
     trace: (graph, shape, context) =>

@@ -42,6 +42,8 @@ export interface TraceContext {
 export interface Model {
   readonly modules: readonly ModuleSpec[];
   readonly parameters: readonly ParameterSpec[];
+  /** Further names of parameters: what PyTorch's state_dict lists a second time where a module uses another's parameter. */
+  readonly tied?: readonly { readonly name: string; readonly tiedTo: string }[];
   /** Class names of the repeated blocks: what a wrap policy usually names. */
   readonly blockClasses: readonly string[];
   readonly vocabSize: number;
