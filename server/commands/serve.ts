@@ -2,13 +2,13 @@ import { parseArgs } from 'node:util';
 import { startStudio } from '../main.ts';
 import { UsageError } from './usage.ts';
 
-/** `serve`: the studio, until SIGINT or SIGTERM. Returns the exit code. */
+/** `serve`: the studio, until SIGINT or SIGTERM; then it ends the process, since Next's development server would not. */
 export async function serve(args: string[]): Promise<number> {
   const settings = serveSettings(args, process.env);
   const studio = await startStudio(settings);
   const query = settings.token === null ? '' : '/?token=…';
   process.stdout.write(`Shard Studio is at ${studio.address}${query}\n`);
-  return new Promise((resolve) => {
+  return new Promise(() => {
     let closing = false;
     const close = () => {
       if (closing) {
@@ -18,10 +18,10 @@ export async function serve(args: string[]): Promise<number> {
       closing = true;
       process.stdout.write('Stopping; runs end after their step. Once more to end them at once.\n');
       studio.close().then(
-        () => resolve(0),
+        () => process.exit(0),
         (error: Error) => {
           process.stderr.write(`${error.stack}\n`);
-          resolve(1);
+          process.exit(1);
         },
       );
     };

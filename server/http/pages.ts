@@ -2,10 +2,12 @@ import { existsSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { StudioError } from '../../engine/errors.ts';
 import { pagePolicy } from './headers.ts';
 
+const CLOSE_MS = 3000;
 const projectFolder = fileURLToPath(new URL('../../', import.meta.url));
 
 /** The pages, which Next draws. It sees only requests that the guard let pass and that are for a page or a static file. */
@@ -41,7 +43,8 @@ export async function openPages({ dev, host, port }: { dev: boolean; host: strin
       if (dev && request.url?.startsWith('/_next/')) upgrades.emit('upgrade', request, socket, head);
       else socket.destroy();
     },
-    close: () => app.close(),
+    // The development server does not always come to its end.
+    close: () => Promise.race([app.close(), sleep(CLOSE_MS, undefined, { ref: false })]),
   };
 }
 
