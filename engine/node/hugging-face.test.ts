@@ -6,6 +6,7 @@ import { parseConfig } from '../config.ts';
 import { forwardLogits } from '../interpret/forward.ts';
 import { buildModel } from '../model/build-model.ts';
 import { liveBytes } from '../schedule/memory.ts';
+import { openDeviceLogits } from '../trainer/device-logits.ts';
 import { interpretedLogits, sampleTokens } from '../trainer/sample.ts';
 import { expectedShapes } from '../trainer/state.ts';
 import {
@@ -124,10 +125,17 @@ describe.each(kinds)('%s', (kind) => {
   it('continues a prompt as generate() does, greedily, from the weights that training left', async () => {
     const model = buildModel(parseConfig({ model: models[kind], data: corpus }).model, null);
     const all = expected[kind].greedy_after_adamw_world1;
-    const next = interpretedLogits(model, await tensorsOf(kind, 'adamw_world1_final.safetensors'));
-    const tokens: number[] = [];
-    for await (const token of sampleTokens(model, next, all.slice(0, 4), { count: 10 })) tokens.push(token);
-    expect(tokens).toEqual(all.slice(4));
+    const parameters = await tensorsOf(kind, 'adamw_world1_final.safetensors');
+    const onDevice = await openDeviceLogits(model, parameters, gpu.device, { software: true, maxTokens: 13 });
+    for (const next of [interpretedLogits(model, parameters), onDevice.next]) {
+      const tokens: number[] = [];
+      for await (const token of sampleTokens(model, next, all.slice(0, 4), { count: 10 })) tokens.push(token);
+      expect(tokens).toEqual(all.slice(4));
+    }
+    await expect(onDevice.next(all)).rejects.toThrow(/14 tokens, the device was made ready for 13/);
+    // Less than a buffer for each value.
+    expect(onDevice.bytes).toBeLessThan(4 * expected[kind].param_count + 90_000);
+    onDevice.close();
   });
 
   describe.each(Object.keys(places))('on %s', (place) => {

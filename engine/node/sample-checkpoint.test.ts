@@ -30,7 +30,11 @@ async function sample(request: Partial<SampleRequest> & { path: string }): Promi
     ...request,
   });
   const tokens: number[] = [];
-  for await (const token of of.tokens) tokens.push(token);
+  try {
+    for await (const token of of.tokens) tokens.push(token);
+  } finally {
+    await of.close();
+  }
   return { tokens, of };
 }
 
@@ -44,6 +48,8 @@ describe.each(['gpt2', 'llama'])('a folder of save_pretrained: %s', (kind) => {
       expect(tokens).toEqual(all.slice(4));
       expect(of.text(tokens)).toBeNull();
     }
+    expect((await sample({ path: folder, prompt: all.slice(0, 4), adapter: 'software' })).tokens).toEqual(all.slice(4));
+    await expect(sample({ path: folder, adapter: 'no such' })).rejects.toThrow(/no such/);
   });
 });
 

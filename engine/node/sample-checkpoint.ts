@@ -10,7 +10,10 @@ import { buildModel } from '../model/build-model.ts';
 import { fromHuggingFace } from '../model/hugging-face-config.ts';
 import type { Model } from '../model/model.ts';
 import { elementsOf } from '../ops/graph.ts';
-import { interpretedLogits, type SampleSettings, sampleTokens } from '../trainer/sample.ts';
+import { type OpenDevice, openDevice } from '../runtime/device.ts';
+import { type DeviceLogits, openDeviceLogits } from '../trainer/device-logits.ts';
+import { interpretedLogits, type NextLogits, type SampleSettings, sampleTokens } from '../trainer/sample.ts';
+import { openAdapter } from './adapters.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { prepareCorpus } from './corpus.ts';
 
@@ -19,6 +22,7 @@ const PIECE_ELEMENTS = 16 * 2 ** 20;
 /** What save_pretrained calls the weights of a model that fits one file, and what it writes beside it. */
 const WEIGHTS_FILE = 'model.safetensors';
 const CONFIG_FILE = 'config.json';
+const INTERPRETER = 'interpreter';
 
 export interface SampleRequest {
   /** A checkpoint: a file, a sharded folder, or a folder of Hugging Face's save_pretrained. */
@@ -28,6 +32,8 @@ export interface SampleRequest {
   readonly settings: SampleSettings;
   /** Says what model it is, and whose words, where the checkpoint does not. */
   readonly config?: ExperimentConfig;
+  /** `interpreter`, which is the default and needs no GPU, or an adapter as openAdapter takes it. */
+  readonly adapter?: string;
   /** Where prepared corpora are kept. */
   readonly corpusFolder: string;
 }
@@ -38,10 +44,12 @@ export interface Sampling {
   readonly tokens: AsyncGenerator<number, void, void>;
   /** Tokens as text; null where nobody knows the words. */
   text(tokens: readonly number[]): string | null;
+  /** Gives the adapter back. */
+  close(): Promise<void>;
 }
 
 /**
- * Continues a prompt from a checkpoint on the interpreter. What model it is comes from the run's config within it, from the
+ * Continues a prompt from a checkpoint. What model it is comes from the run's config within it, from the
  * config.json beside it, or from the request. Throws StudioError: 'bad-data' where nothing says it or the weights do not fit,
  * 'not-found', and those of `openCheckpoint`, `encodePrompt` and `sampleTokens`.
  */
@@ -54,15 +62,44 @@ export async function sampleCheckpoint(request: SampleRequest): Promise<Sampling
     if (words === null && typeof request.prompt === 'string')
       throw new StudioError('bad-data', `${request.path} does not say which words its tokens are; give token ids`);
     const prompt = typeof request.prompt === 'string' ? encodePrompt(request.prompt, words!) : request.prompt;
-    const next = interpretedLogits(model, await readParameters(checkpoint, model));
+    const engine = openEngine(request, model, await readParameters(checkpoint, model), prompt.length);
     return {
       prompt,
-      tokens: sampleTokens(model, next, prompt, request.settings),
+      tokens: sampleTokens(model, engine.next, prompt, request.settings),
       text: (tokens) => (words === null ? null : decodeTokens(tokens, words)),
+      close: engine.close,
     };
   } finally {
     await close();
   }
+}
+
+/** What computes the logits. A device is opened when the first token is asked for, after all settings were looked at. */
+function openEngine(
+  { adapter: wanted = INTERPRETER, settings }: SampleRequest,
+  model: Model,
+  parameters: WholeParameters,
+  promptTokens: number,
+): { next: NextLogits; close: () => Promise<void> } {
+  if (wanted === INTERPRETER) return { next: interpretedLogits(model, parameters), close: async () => undefined };
+  let opened: Promise<DeviceLogits & { device: OpenDevice }> | null = null;
+  const open = async () => {
+    const { adapter, entry } = await openAdapter(wanted);
+    const device = await openDevice(adapter);
+    const options = { software: entry.software, maxTokens: promptTokens + settings.count - 1 };
+    return { ...(await openDeviceLogits(model, parameters, device, options)), device };
+  };
+  return {
+    next: async (tokens) => {
+      opened ??= open();
+      return (await opened).next(tokens);
+    },
+    close: async () => {
+      const logits = await opened?.catch(() => null);
+      logits?.close();
+      logits?.device.close();
+    },
+  };
 }
 
 /** The file of weights in a folder of save_pretrained; any other path as it is. */

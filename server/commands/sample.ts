@@ -6,7 +6,8 @@ import { readConfigFile } from './config-file.ts';
 import { UsageError } from './usage.ts';
 
 /**
- * `sample CHECKPOINT --prompt TEXT|--tokens IDS --count N …`: continues a prompt, on the interpreter. Returns the exit code.
+ * `sample CHECKPOINT --prompt TEXT|--tokens IDS --count N …`: continues a prompt, on the interpreter or an adapter. Returns
+ * the exit code.
  */
 export async function sample(args: string[]): Promise<number> {
   const { values, positionals } = parseArgs({
@@ -19,6 +20,7 @@ export async function sample(args: string[]): Promise<number> {
       temperature: { type: 'string', default: '0' },
       'top-k': { type: 'string' },
       seed: { type: 'string', default: '0' },
+      adapter: { type: 'string' },
       config: { type: 'string' },
       json: { type: 'boolean', default: false },
     },
@@ -36,10 +38,15 @@ export async function sample(args: string[]): Promise<number> {
       topK: topK === undefined ? null : numberOf('--top-k', topK),
       seed: numberOf('--seed', values.seed),
     },
+    adapter: values.adapter,
     config: values.config === undefined ? undefined : await readConfigFile(values.config),
     corpusFolder: join(resolve(process.env.STUDIO_DATA || 'data'), 'corpora'),
   });
-  await (values.json ? writeJson(sampling) : writeText(sampling));
+  try {
+    await (values.json ? writeJson(sampling) : writeText(sampling));
+  } finally {
+    await sampling.close();
+  }
   return 0;
 }
 
