@@ -352,40 +352,18 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
   const unless = (built: boolean, path: string, what: string) => {
     if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
   };
-  unless(c.model.freeze.length === 0, 'model.freeze', 'freezing parameters');
   if (c.data.kind !== 'batches') {
     unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);
     unless(c.data.validationFraction === 0, 'data.validationFraction', 'a held-out part');
   }
-  unless(c.optimizer.foreach, 'optimizer.foreach', 'foreach: false');
-  unless(c.optimizer.groups.length === 0, 'optimizer.groups', 'parameter groups');
-  unless(c.lrSchedule.kind === 'constant', 'lrSchedule.kind', `a ${c.lrSchedule.kind} schedule`);
-  unless(c.lrSchedule.warmupSteps === 0, 'lrSchedule.warmupSteps', 'warm-up');
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
   const s = c.strategy;
-  unless(
-    s.activationCheckpointingPolicy.length === 0,
-    'strategy.activationCheckpointingPolicy',
-    'activation checkpointing',
-  );
   if (s.kind === 'fsdp') {
-    unless(s.shardingStrategy === 'FULL_SHARD', 'strategy.shardingStrategy', s.shardingStrategy);
-    unless(
-      Array.isArray(s.autoWrapPolicy),
-      'strategy.autoWrapPolicy',
-      s.autoWrapPolicy ? 'wrapping by size' : 'one unit for all (null)',
-    );
     unless(!s.cpuOffload, 'strategy.cpuOffload', 'CPU offload');
-    unless(!s.forwardPrefetch, 'strategy.forwardPrefetch', 'forward prefetch');
-    unless(s.linkGBps === null, 'strategy.linkGBps', 'a simulated link');
     unless(s.stateDictType !== 'sharded', 'strategy.stateDictType', 'a sharded checkpoint');
   }
   unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
   const t = c.trainer;
-  unless(t.accumulateGradBatches === 1, 'trainer.accumulateGradBatches', 'gradient accumulation');
-  unless(!t.syncEveryMicroBatch, 'trainer.syncEveryMicroBatch', 'gradient accumulation');
-  unless(t.gradientClipVal === null, 'trainer.gradientClipVal', 'gradient clipping');
-  unless(t.onNonFinite === 'stop', 'trainer.onNonFinite', 'skipping a step');
   unless(t.validateEvery === null, 'trainer.validateEvery', 'validation');
   const k = c.checkpoint;
   unless(k.keepLast === null, 'checkpoint.keepLast', 'deleting older checkpoints');

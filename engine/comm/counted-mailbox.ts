@@ -63,6 +63,8 @@ export class CountedMailbox implements Mailbox {
   private readonly reads: number[][];
   private readonly readable: boolean[][];
   private readonly peers: number[];
+  /** For each region, the peers that read this rank's publications and that it reads. */
+  private readonly readers: (readonly number[])[];
   private closed = false;
   private toldOfLoss = false;
 
@@ -77,6 +79,10 @@ export class CountedMailbox implements Mailbox {
       throw new RangeError(`rank ${rank} in a group of ${worldSize}`);
     }
     this.peers = Array.from({ length: worldSize }, (_, peer) => peer).filter((peer) => peer !== rank);
+    this.readers = regions.map(({ groups }) => {
+      const own = groups?.find((ranks) => ranks.includes(rank)) ?? [rank, ...this.peers];
+      return own.filter((peer) => peer !== rank);
+    });
     this.publications = regions.map(() => 0);
     this.writing = regions.map(() => 'no');
     this.reads = regions.map(() => Array<number>(worldSize).fill(0));
@@ -98,11 +104,12 @@ export class CountedMailbox implements Mailbox {
     if (this.writing[region] !== 'no') throw new Error(`beginWrite(${name}) twice without publish`);
     this.writing[region] = 'waiting';
     const needed = this.publications[region] * readsPerPublication;
-    const behind = () => this.peers.find((peer) => !reached(this.transport.consumed(this.rank, region, peer), needed));
+    const peers = this.readers[region];
+    const behind = () => peers.find((peer) => !reached(this.transport.consumed(this.rank, region, peer), needed));
     await this.wait(() => behind() === undefined, {
       rank: this.rank,
       region: name,
-      peer: () => behind() ?? this.peers[0],
+      peer: () => behind() ?? peers[0],
       what: 'reads',
     });
     this.writing[region] = 'yes';
@@ -163,7 +170,7 @@ export class CountedMailbox implements Mailbox {
     if (this.closed) throw new Error(`rank ${this.rank} uses its mailbox after close`);
     const spec = this.regions[region];
     if (spec === undefined) throw new RangeError(`region ${region} of ${this.regions.length}`);
-    if (peer !== undefined && !this.peers.includes(peer)) {
+    if (peer !== undefined && !this.readers[region].includes(peer)) {
       throw new RangeError(`rank ${this.rank} of ${this.worldSize} has no peer ${peer}`);
     }
     return spec;

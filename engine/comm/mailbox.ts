@@ -10,6 +10,8 @@ export interface RegionSpec {
   readonly bytes: number;
   /** How often each peer reads one publication before the owner may overwrite it (a gather in forward and one in backward: 2). */
   readonly readsPerPublication: number;
+  /** The ranks that read each other's publications, as a partition of all ranks; everybody reads everybody's if left out. */
+  readonly groups?: readonly (readonly number[])[];
 }
 
 /** One rank's view of the group. Region indices are positions in the table given when the mailbox was opened. */

@@ -1,5 +1,6 @@
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { View } from '../ops/kernel.ts';
@@ -23,6 +24,7 @@ export interface InterpreterOptions {
  * memory plan as a GPU does: tensors are views at their planned offsets of the planned slabs.
  */
 export class Interpreter implements RankEngine {
+  private readonly link = new SimulatedLink();
   private readonly slabs: ArrayBuffer[];
   private readonly peak: { liveBytes: number; byCategory: MeasuredMemory['byCategory'] };
 
@@ -100,9 +102,9 @@ export class Interpreter implements RankEngine {
         this.dispatch(compiled, action.dispatch);
         return null;
       case 'feed': {
-        this.view(compiled, action.input, 'u32').set(feed.input);
-        this.view(compiled, action.target, 'u32').set(feed.target);
-        this.view(compiled, action.control, 'f32')[CONTROL.lr] = feed.lr;
+        for (const [i, range] of action.inputs.entries()) this.view(compiled, range, 'u32').set(feed.inputs[i]);
+        for (const [i, range] of action.targets.entries()) this.view(compiled, range, 'u32').set(feed.targets[i]);
+        this.view(compiled, action.control, 'f32')[CONTROL.lrFactor] = feed.lrFactor;
         this.view(compiled, action.control, 'u32')[CONTROL.step] = feed.step;
         return null;
       }
@@ -115,7 +117,7 @@ export class Interpreter implements RankEngine {
       }
       case 'collect': {
         const received = this.bytes(compiled, action.received);
-        for (const [slot, peer] of this.peers().entries()) {
+        for (const [slot, peer] of action.peers.entries()) {
           await mailbox.arrived(action.region, peer);
           const from = action.inboxOffsets[slot];
           received.set(
@@ -124,6 +126,7 @@ export class Interpreter implements RankEngine {
           );
           mailbox.consumed(action.region, peer);
         }
+        if (action.linkGBps !== null) await this.link.pass(received.length, action.linkGBps);
         for (const dispatch of action.place) this.dispatch(compiled, dispatch);
         return null;
       }
@@ -143,10 +146,6 @@ export class Interpreter implements RankEngine {
       operands.map((range, i) => this.view(compiled, range, kernel.operands[i].dtype)),
       params,
     );
-  }
-
-  private peers(): number[] {
-    return Array.from({ length: this.run.world }, (_, rank) => rank).filter((rank) => rank !== this.run.rank);
   }
 
   private view(compiled: CompiledStep, range: Range, dtype: 'f32' | 'u32'): View {

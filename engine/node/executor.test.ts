@@ -113,7 +113,7 @@ async function openTestRanks(
   const feed = (step: number, shapeIndex: number, rank: number): StepFeed => {
     const rows = shapes[shapeIndex].batch * shapes[shapeIndex].tokens;
     const tokens = Uint32Array.from({ length: rows }, (_, i) => (3 * i + 5 * step + rank) % smallModel.vocabSize);
-    return { step, shapeIndex, input: tokens, target: tokens, lr: parsed.optimizer.lr, stopRequested: () => false };
+    return { step, shapeIndex, inputs: [tokens], targets: [tokens], lrFactor: 1, stopRequested: () => false };
   };
   const { groups } = runs[0].steps[0];
   return {

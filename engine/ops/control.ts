@@ -3,8 +3,8 @@
  * every kernel without the host waiting. 16 float32 values; the host writes the first two before each step.
  */
 export const CONTROL = {
-  /** Learning rate of this step (host). */
-  lr: 0,
+  /** What the schedule of learning rates makes of this step: a factor of each parameter's own rate (host). */
+  lrFactor: 0,
   /** Index of this optimizer step from 0, as u32 bits (host): the counter of dropout's random numbers. */
   step: 1,
   /** Optimizer steps taken, Adam's t. */
@@ -20,6 +20,8 @@ export const CONTROL = {
   /** 1 − β1^t and √(1 − β2^t) of this step. */
   biasCorrection1: 7,
   sqrtBiasCorrection2: 8,
+  /** What gradients are multiplied by before they are used: min(1, largest norm / norm), or 1. */
+  clip: 9,
 } as const;
 export const CONTROL_ELEMENTS = 16;
 export const CONTROL_HOST_ELEMENTS = 2;

@@ -1,5 +1,6 @@
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { outcomeOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
@@ -32,6 +33,7 @@ export class Executor implements RankEngine {
   submits = 0;
   private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
+  private readonly link = new SimulatedLink();
   private hostLane: Promise<void> = Promise.resolve();
   private lastOutcome: Promise<unknown> = Promise.resolve();
   private lastRead: Promise<unknown> = Promise.resolve();
@@ -168,10 +170,10 @@ export class Executor implements RankEngine {
 
   feed(compiled: CompiledStep, action: ActionOf<'feed'>, feed: StepFeed): void {
     const control = new ArrayBuffer(action.control.bytes);
-    new Float32Array(control)[CONTROL.lr] = feed.lr;
+    new Float32Array(control)[CONTROL.lrFactor] = feed.lrFactor;
     new Uint32Array(control)[CONTROL.step] = feed.step;
-    this.writeNow(compiled, action.input, feed.input, false);
-    this.writeNow(compiled, action.target, feed.target, false);
+    for (const [i, range] of action.inputs.entries()) this.writeNow(compiled, range, feed.inputs[i], false);
+    for (const [i, range] of action.targets.entries()) this.writeNow(compiled, range, feed.targets[i], false);
     this.writeNow(compiled, action.control, new Uint32Array(control), false);
   }
 
@@ -195,12 +197,13 @@ export class Executor implements RankEngine {
     const slot = this.uploadSlot(staging.buffer);
     const bytes = bytesPerPeer * action.inboxOffsets.length;
     const mapped = await this.device(slot.open(bytes));
-    for (const [i, peer] of this.peers().entries()) {
+    for (const [i, peer] of action.peers.entries()) {
       await this.device(this.mailbox.arrived(region, peer));
       const from = action.inboxOffsets[i];
       mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), i * bytesPerPeer);
       this.mailbox.consumed(region, peer);
     }
+    if (action.linkGBps !== null) await this.link.pass(bytes, action.linkGBps);
     slot.seal();
     const to = this.slabs.place(compiled, action.received);
     const encoder = this.encoder();
@@ -230,10 +233,6 @@ export class Executor implements RankEngine {
   /** Awaits something that the device or a peer has to do; a lost device or an error of its own ends the wait. */
   device<T>(work: Promise<T>): Promise<T> {
     return this.open.guard(work);
-  }
-
-  private peers(): number[] {
-    return Array.from({ length: this.run.world }, (_, rank) => rank).filter((rank) => rank !== this.run.rank);
   }
 
   private uploadSlot(buffer: GPUBuffer): UploadSlot {

@@ -2,7 +2,8 @@ import { reduceTree } from '../ops/shard/reduce-tree.ts';
 import { shardPack } from '../ops/shard/shard-pack.ts';
 import { unshard } from '../ops/shard/unshard.ts';
 import type { Draft } from './draft.ts';
-import type { Range, StepKind, StepPhase, Tensor } from './schedule.ts';
+import { peersIn, type RankGroup } from './mesh.ts';
+import type { Dispatch, Range, StepKind, StepPhase, Tensor } from './schedule.ts';
 
 /**
  * The collectives as steps. Each is cut into pieces that fit a staging slot; a piece is one `publish` step of the host lane
@@ -15,15 +16,25 @@ export interface CollectiveName {
   readonly kind: Extract<StepKind, 'all-gather' | 'reduce-scatter' | 'all-reduce'>;
   readonly unit: string;
   readonly phase: StepPhase;
-  /** Names its regions; the same in each step of training. */
+  /** Names its regions and tensors; the same in each step of training. */
   readonly name: string;
 }
 
-/** A flat tensor seen as shards: the segment table on the device, and the length of each rank's shard. */
+/** A flat tensor as the shards of a group of ranks: its segment table on the device, and the length of each shard. */
 export interface Sharding {
+  readonly group: RankGroup;
   readonly table: Range;
   readonly segments: number;
   readonly shardElements: number;
+  /** The rate of the link between the ranks, where a slower one than the machine's is simulated. */
+  readonly linkGBps: number | null;
+}
+
+/** What is done to the sum over ranks. */
+export interface Reduction {
+  readonly scale: number;
+  /** Whether it is added to what the target holds. */
+  readonly accumulate: boolean;
 }
 
 interface Piece {
@@ -35,8 +46,8 @@ interface Piece {
 const RING_REGIONS = 4;
 
 /** Pieces of a shard such that those of all peers together fit one staging slot. */
-function pieces(draft: Draft, shardElements: number): Piece[] {
-  const peers = Math.max(1, draft.world - 1);
+function pieces(draft: Draft, { group, shardElements }: Sharding): Piece[] {
+  const peers = Math.max(1, group.ranks.length - 1);
   const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / peers / 4) * 4);
   const list: Piece[] = [];
   for (let begin = 0; begin < shardElements; begin += most)
@@ -52,21 +63,15 @@ export function publishShard(
   sharding: Sharding,
   reads: number,
 ): number[] {
-  return pieces(draft, sharding.shardElements).map(({ begin, count }, i) => {
-    const region = draft.region(`${c.name} ${i}`, count * 4, reads);
+  return pieces(draft, sharding).map(({ begin, count }, i) => {
+    const region = draft.region(`${c.name} ${i}`, count * 4, reads, sharding.group);
     const range = { tensor: source.tensor, offsetBytes: source.offsetBytes + begin * 4, bytes: count * 4 };
     listPublish(draft, c, region, range, null);
     return region;
   });
 }
 
-function listPublish(
-  draft: Draft,
-  c: CollectiveName,
-  region: number,
-  source: Range,
-  pack: ReturnType<Draft['dispatch']> | null,
-): void {
+function listPublish(draft: Draft, c: CollectiveName, region: number, source: Range, pack: Dispatch | null): void {
   const staging = draft.stagingSlot('download', 'comm', 2, source.bytes);
   draft.list({
     kind: 'download',
@@ -96,7 +101,7 @@ export function gather(
   c: CollectiveName,
   io: GatherInput & { readonly regions: readonly number[] },
 ): number[] {
-  return pieces(draft, io.sharding.shardElements).map((piece, i) => gatherPiece(draft, c, io, piece, i, io.regions[i]));
+  return pieces(draft, io.sharding).map((piece, i) => gatherPiece(draft, c, io, piece, i, io.regions[i]));
 }
 
 /** One piece of an all-gather; the first also places this rank's own shard, all of it. */
@@ -108,7 +113,7 @@ function gatherPiece(
   index: number,
   region: number,
 ): number {
-  const peers = peersOf(draft);
+  const { group } = sharding;
   const place = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
     draft.dispatch(unshard, [sharding.table, from, target], {
       segments: sharding.segments,
@@ -117,73 +122,64 @@ function gatherPiece(
       rank,
       sourceOffset,
     });
-  const received = receivedTensor(draft, c, index, count);
-  const own = index === 0 ? [place(draft.rank, source, 0, sharding.shardElements, 0)] : [];
-  return listCollect(draft, c, {
-    region,
-    inboxOffsets: peers.map(() => 0),
-    count,
-    received,
-    place: [...own, ...peers.map((peer, slot) => place(peer, draft.whole(received), begin, count, slot * count))],
-    after,
-  });
+  const received = receivedTensor(draft, c, group, index, count);
+  const own = index === 0 ? [place(group.index, source, 0, sharding.shardElements, 0)] : [];
+  const theirs = peersIn(group).map((peer, slot) =>
+    place(group.ranks.indexOf(peer), draft.whole(received), begin, count, slot * count),
+  );
+  const inboxOffsets = theirs.map(() => 0);
+  return listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [...own, ...theirs], after });
 }
 
-/**
- * Reduce-scatter: the mean over ranks of `full`, added in the canonical tree; this rank's shard of it to `target`.
- */
+/** Reduce-scatter: the ranks' `full` added in the canonical tree, then scaled; this rank's shard of it to `target`. */
 export function reduceScatter(
   draft: Draft,
   c: CollectiveName,
-  io: { full: Range; target: Range; sharding: Sharding },
+  io: { full: Range; target: Range; sharding: Sharding; reduction: Reduction },
 ): void {
-  const { full, target, sharding } = io;
-  const peers = peersOf(draft);
-  for (const [i, { begin, count }] of pieces(draft, sharding.shardElements).entries()) {
-    const common = { segments: sharding.segments, begin, count, self: draft.rank };
+  const { full, target, sharding, reduction } = io;
+  const { group } = sharding;
+  const peers = peersIn(group);
+  for (const [i, { begin, count }] of pieces(draft, sharding).entries()) {
+    const common = { segments: sharding.segments, begin, count, self: group.index };
     const packed = draft.tensor(`${c.name} packed ${i}`, peers.length * count * 4, 'workspace');
     const pack = draft.dispatch(shardPack, [sharding.table, full, draft.whole(packed)], {
       ...common,
       ranks: peers.length,
     });
-    const region = ringRegion(draft, 'reduce', packed.bytes);
+    const region = ringRegion(draft, 'reduce', packed.bytes, group);
     listPublish(draft, c, region, draft.whole(packed), pack);
-    const received = receivedTensor(draft, c, i, count);
+    const received = receivedTensor(draft, c, group, i, count);
     const reduce = draft.dispatch(reduceTree, [sharding.table, full, draft.whole(received), target], {
       ...common,
-      world: draft.world,
+      world: group.ranks.length,
       outOffset: begin,
-      scale: Math.fround(1 / draft.world),
-      accumulate: 0,
+      scale: Math.fround(reduction.scale),
+      accumulate: reduction.accumulate ? 1 : 0,
     });
     // In a peer's region, this rank's slot is its place among the ranks without that peer.
-    const inboxOffsets = peers.map((peer) => (draft.rank < peer ? draft.rank : draft.rank - 1) * count * 4);
-    listCollect(draft, c, { region, inboxOffsets, count, received, place: [reduce], after: [] });
+    const slotIn = (peer: number) => (group.index < group.ranks.indexOf(peer) ? group.index : group.index - 1);
+    const inboxOffsets = peers.map((peer) => slotIn(peer) * count * 4);
+    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [reduce], after: [] });
   }
 }
 
 /**
- * All-reduce in place: each rank reduces its shard of `full` into `reduced`, then all gather. Piece by piece: the pieces
- * take turns in a ring of regions, so one must be read before the ring comes round.
+ * The second half of an all-reduce: the shards that a reduce-scatter left in `reduced`, gathered into `target`. Piece by
+ * piece: the pieces take turns in a ring of regions, so one must be read before the ring comes round.
  */
-export function allReduce(
+export function gatherReduced(
   draft: Draft,
   c: CollectiveName,
-  io: { full: Range; reduced: Tensor; sharding: Sharding },
+  io: { reduced: Tensor; target: Range; sharding: Sharding },
 ): void {
-  const { full, reduced, sharding } = io;
-  reduceScatter(draft, c, { full, target: draft.whole(reduced), sharding });
+  const { reduced, target, sharding } = io;
   const back = { ...c, name: `${c.name} reduced` };
-  const gathering = { source: draft.whole(reduced), target: full, sharding };
-  for (const [i, piece] of pieces(draft, sharding.shardElements).entries()) {
-    const region = ringRegion(draft, 'reduced', piece.count * 4);
-    listPublish(
-      draft,
-      back,
-      region,
-      { tensor: reduced.id, offsetBytes: piece.begin * 4, bytes: piece.count * 4 },
-      null,
-    );
+  const gathering = { source: draft.whole(reduced), target, sharding };
+  for (const [i, piece] of pieces(draft, sharding).entries()) {
+    const region = ringRegion(draft, 'reduced', piece.count * 4, sharding.group);
+    const source = { tensor: reduced.id, offsetBytes: piece.begin * 4, bytes: piece.count * 4 };
+    listPublish(draft, back, region, source, null);
     gatherPiece(draft, back, gathering, piece, i, region);
   }
 }
@@ -193,14 +189,15 @@ function listCollect(
   c: CollectiveName,
   io: {
     region: number;
+    sharding: Sharding;
     inboxOffsets: readonly number[];
     count: number;
     received: Tensor;
-    place: ReturnType<Draft['dispatch']>[];
+    place: readonly Dispatch[];
     after: readonly number[];
   },
 ): number {
-  const bytes = (draft.world - 1) * io.count * 4;
+  const peers = peersIn(io.sharding.group);
   return draft.list({
     kind: c.kind,
     lane: 'comm',
@@ -212,30 +209,29 @@ function listCollect(
     action: {
       type: 'collect',
       region: io.region,
+      peers,
       inboxOffsets: io.inboxOffsets,
       bytesPerPeer: io.count * 4,
-      staging: draft.stagingSlot('upload', 'comm', 2, bytes),
+      linkGBps: io.sharding.linkGBps,
+      staging: draft.stagingSlot('upload', 'comm', 2, peers.length * io.count * 4),
       received: draft.whole(io.received),
       place: io.place,
     },
   });
 }
 
-function receivedTensor(draft: Draft, c: CollectiveName, piece: number, count: number): Tensor {
-  return draft.tensor(`${c.name} received ${piece}`, (draft.world - 1) * count * 4, 'workspace');
+function receivedTensor(draft: Draft, c: CollectiveName, group: RankGroup, piece: number, count: number): Tensor {
+  return draft.tensor(`${c.name} received ${piece}`, (group.ranks.length - 1) * count * 4, 'workspace');
 }
 
-/** Regions that several collectives of a step take in turn; each is as large as its largest use. */
-function ringRegion(draft: Draft, name: string, bytes: number): number {
-  const uses = draft.ringUses.get(name) ?? 0;
-  draft.ringUses.set(name, uses + 1);
-  const turn = `${name} ring ${uses % RING_REGIONS}`;
+/** Regions that several collectives of a group take in turn; each is as large as its largest use. */
+function ringRegion(draft: Draft, name: string, bytes: number, group: RankGroup): number {
+  const ring = `${name} ${group.partition.length}x${group.ranks.length}`;
+  const uses = draft.ringUses.get(ring) ?? 0;
+  draft.ringUses.set(ring, uses + 1);
+  const turn = `${ring} ring ${uses % RING_REGIONS}`;
   const known = draft.regions.findIndex((r) => r.name === turn);
-  if (known < 0) return draft.region(turn, bytes, 1);
+  if (known < 0) return draft.region(turn, bytes, 1, group);
   draft.regions[known] = { ...draft.regions[known], bytes: Math.max(draft.regions[known].bytes, bytes) };
   return known;
-}
-
-function peersOf(draft: Draft): number[] {
-  return Array.from({ length: draft.world }, (_, rank) => rank).filter((rank) => rank !== draft.rank);
 }

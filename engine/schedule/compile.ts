@@ -3,16 +3,20 @@ import type { BatchShape, Model } from '../model/model.ts';
 import { withLifetimes } from './lifetimes.ts';
 import { lower } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory } from './memory.ts';
+import { shardGroup } from './mesh.ts';
+import type { Clipping } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Region, Schedule, Tensor } from './schedule.ts';
 import type { StoredGroup } from './storage.ts';
 import { ddp } from './strategies/ddp.ts';
 import { fullShard } from './strategies/full-shard.ts';
-import { replicated } from './strategies/replicated.ts';
+import { noShard } from './strategies/no-shard.ts';
+import { shardGradOp } from './strategies/shard-grad-op.ts';
 import type { StrategyPlan } from './strategies/strategy.ts';
 import { type UnitProgram, unitProgram } from './unit-program.ts';
 import { verify } from './verify.ts';
 import { withWaits } from './waits.ts';
+import type { WrapPolicy } from './wrap-policy.ts';
 
 /** One rank's step for one batch shape, ready to run. */
 export interface CompiledStep {
@@ -31,8 +35,8 @@ export interface CompiledRun {
   readonly rank: number;
   readonly world: number;
   readonly model: Model;
-  /** Whether each rank keeps a shard of the parameters. */
-  readonly sharded: boolean;
+  /** How many ranks keep the parameters in shards, and this rank's place among them. */
+  readonly shards: { readonly count: number; readonly index: number };
   readonly steps: readonly CompiledStep[];
   readonly memory: MemoryPlan;
   /** Mailbox regions; the same for every batch shape, since only parameters travel. */
@@ -54,17 +58,23 @@ export interface CompileInput {
  */
 export function compileRun({ config, model, shapes, rank, profile }: CompileInput): CompiledRun {
   const world = config.devices;
-  const classes = unitClasses(config, model);
+  const { optimizer, trainer } = config;
+  const policy = wrapPolicyOf(config, model);
   const drafted = shapes.map((shape) => {
-    const program = unitProgram(model, shape, { rank, seed: config.trainer.seed }, classes);
+    const program = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
+      checkpointing: config.strategy.activationCheckpointingPolicy,
+      freeze: config.model.freeze,
+      microBatches: trainer.accumulateGradBatches,
+      syncEveryMicroBatch: syncs(config),
+    });
     const strategy = strategyOf(config, program);
-    const stopOnNonFinite = config.trainer.onNonFinite === 'stop';
-    const { optimizer, trainer } = config;
     const lowered = lower({
       program,
       strategy,
       optimizer,
-      stopOnNonFinite,
+      clipping: clippingOf(config),
+      stopOnNonFinite: trainer.onNonFinite === 'stop',
+      linkGBps: config.strategy.kind === 'fsdp' ? config.strategy.linkGBps : null,
       steps: trainer.steps,
       rank,
       world,
@@ -90,24 +100,52 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     const uniformOffsetBytes = memory.uniformOffsets[i];
     return { shape, program, schedule, placements: memory.placements[i], uniformOffsetBytes, groups, control };
   });
+  const { mesh } = drafted[0].strategy;
   return {
     rank,
     world,
     model,
-    sharded: drafted[0].strategy.sharded,
+    shards: { count: mesh.shard, index: shardGroup(mesh, rank).index },
     steps,
     memory,
     regions: steps[0].schedule.regions,
   };
 }
 
-/** Classes at which the step is cut: the wrap policy, or for DDP the model's own blocks. */
-function unitClasses({ strategy }: ExperimentConfig, model: Model): readonly string[] {
-  if (strategy.kind === 'ddp') return model.blockClasses;
-  return Array.isArray(strategy.autoWrapPolicy) ? strategy.autoWrapPolicy : [];
+/** Where the step is cut: at the wrap policy's modules, or for DDP at the model's own blocks. */
+function wrapPolicyOf({ strategy }: ExperimentConfig, model: Model): WrapPolicy {
+  return strategy.kind === 'ddp' ? model.blockClasses : strategy.autoWrapPolicy;
 }
 
-function strategyOf({ strategy, devices }: ExperimentConfig, program: UnitProgram): StrategyPlan {
-  if (devices === 1) return replicated(program);
-  return strategy.kind === 'ddp' ? ddp(program, strategy.bucketCapMiB) : fullShard(program, strategy);
+/** Whether each micro-batch's gradients are reduced by themselves. A rank alone has nothing to reduce. */
+function syncs({ trainer, devices }: ExperimentConfig): boolean {
+  return trainer.syncEveryMicroBatch && trainer.accumulateGradBatches > 1 && devices > 1;
+}
+
+function clippingOf({ trainer }: ExperimentConfig): Clipping {
+  const { gradientClipVal, gradientClipAlgorithm } = trainer;
+  return {
+    maxNorm: gradientClipAlgorithm === 'norm' ? gradientClipVal : null,
+    maxValue: gradientClipAlgorithm === 'value' ? gradientClipVal : null,
+  };
+}
+
+function strategyOf(config: ExperimentConfig, program: UnitProgram): StrategyPlan {
+  const { strategy, devices } = config;
+  if (devices === 1) return noShard(program, 1);
+  if (strategy.kind === 'ddp') return ddp(program, devices, strategy.bucketCapMiB);
+  const row = { replicate: 1, shard: devices };
+  const [replicate, shard] = strategy.deviceMesh ?? [1, devices];
+  switch (strategy.shardingStrategy) {
+    case 'NO_SHARD':
+      return noShard(program, devices);
+    case 'FULL_SHARD':
+      return fullShard(program, row, strategy);
+    case 'SHARD_GRAD_OP':
+      return shardGradOp(program, row, { ...strategy, syncEveryMicroBatch: syncs(config) });
+    case 'HYBRID_SHARD':
+      return fullShard(program, { replicate, shard }, strategy);
+    case 'HYBRID_SHARD_ZERO2':
+      return shardGradOp(program, { replicate, shard }, { ...strategy, syncEveryMicroBatch: syncs(config) });
+  }
 }

@@ -34,7 +34,12 @@ function stepSeconds({ action }: Step, profile: AdapterProfile): number {
     const roof = Math.max(flops / profile.flopsPerSecond, bytes / profile.memoryBytesPerSecond);
     return sum + roof + profile.dispatchSeconds;
   }, 0);
-  return device + hostBytes(action) / profile.hostBytesPerSecond;
+  const rate = Math.min(profile.hostBytesPerSecond, linkBytesPerSecond(action));
+  return device + hostBytes(action) / rate;
+}
+
+function linkBytesPerSecond(action: Step['action']): number {
+  return action.type === 'collect' && action.linkGBps !== null ? action.linkGBps * 1e9 : Number.POSITIVE_INFINITY;
 }
 
 function hostBytes(action: Step['action']): number {
@@ -44,7 +49,7 @@ function hostBytes(action: Step['action']): number {
     case 'collect':
       return action.bytesPerPeer * action.inboxOffsets.length;
     case 'feed':
-      return action.input.bytes + action.target.bytes + action.control.bytes;
+      return [...action.inputs, ...action.targets, action.control].reduce((sum, range) => sum + range.bytes, 0);
     case 'report':
       return action.control.bytes;
     case 'dispatch':

@@ -1,5 +1,6 @@
 import { StudioError } from '../errors.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
+import type { RankGroup } from './mesh.ts';
 import type { AdapterProfile } from './profile.ts';
 import type {
   Action,
@@ -83,8 +84,10 @@ export class Draft {
     return { tensor: slot.tensor.id, offsetBytes: 0, bytes };
   }
 
-  region(name: string, bytes: number, readsPerPublication: number): number {
-    return this.regions.push({ name, bytes, readsPerPublication }) - 1;
+  /** A mailbox region; `group`: the ranks that read each other in it, all if left out. */
+  region(name: string, bytes: number, readsPerPublication: number, group?: RankGroup): number {
+    const groups = group && group.partition.length > 1 ? { groups: group.partition } : {};
+    return this.regions.push({ name, bytes, readsPerPublication, ...groups }) - 1;
   }
 
   /** Starts a new visit: steps that the compute lane submits together. */

@@ -1,10 +1,11 @@
 import type { OptimizerConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
+import { batchName } from '../model/dropout-sites.ts';
 import { CONTROL_ELEMENTS, CONTROL_HOST_ELEMENTS } from '../ops/control.ts';
 import { bytesOf, type Call, elementsOf, type Role, type Value } from '../ops/graph.ts';
-import { allReduce, gather, publishShard, reduceScatter } from './collectives.ts';
+import { gather, gatherReduced, publishShard, reduceScatter } from './collectives.ts';
 import { Draft } from './draft.ts';
-import { listOptimizer } from './optimizer-steps.ts';
+import { type Clipping, listOptimizer } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Category, Range, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
@@ -15,7 +16,10 @@ export interface LowerInput {
   readonly program: UnitProgram;
   readonly strategy: StrategyPlan;
   readonly optimizer: OptimizerConfig;
+  readonly clipping: Clipping;
   readonly stopOnNonFinite: boolean;
+  /** A slower link between the rows of the mesh; null: the machine's own. */
+  readonly linkGBps: number | null;
   /** Optimizer steps of the run: how far the table of bias corrections reaches. */
   readonly steps: number;
   readonly rank: number;
@@ -36,7 +40,7 @@ export interface Lowered {
  */
 export function lower(input: LowerInput): Lowered {
   const draft = new Draft(input.rank, input.world, input.profile);
-  const groups = storeGroups(draft, input.program.model, input.strategy, input.optimizer);
+  const groups = storeGroups(draft, input.program.model, input.strategy, input.optimizer, input.linkGBps);
   const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
   const body = new Body(input, draft, groups, control);
   body.list();
@@ -79,15 +83,20 @@ const categoryOfRole: Readonly<Record<Exclude<Role, 'parameter' | 'parameter-gra
 /** Forward and backward of one rank being listed. */
 class Body {
   /** What the optimizer reads of each group: its reduced gradients. */
-  readonly reduced: Tensor[] = [];
+  readonly reduced: (Tensor | undefined)[] = [];
   private readonly tensors = new Map<number, Tensor>();
-  private readonly gradients: (Tensor | undefined)[] = [];
+  /** Gradients as backward writes them, by group and round. */
+  private readonly gradients: (Tensor | undefined)[][];
+  /** Of groups that travel between rows: the sum over them, this rank's chunk. */
+  private readonly chunks: (Tensor | undefined)[] = [];
   /** Where kernels find each group's parameters now. */
   private readonly current: Range[];
   private readonly regions: (readonly number[] | undefined)[] = [];
-  private readonly gathered: Tensor[] = [];
-  /** For each gather, the step that frees it. */
+  /** For each gather, the tensors that hold its groups. */
+  private readonly gathered: Tensor[][] = [];
+  /** For each gather, the step that frees it, and the first that uses it. */
   private readonly freeSteps: number[] = [];
+  private readonly firstUses: number[] = [];
   private readonly place = new Map<string, { group: number; offsetBytes: number }>();
   private lastComputeStep = 0;
 
@@ -99,6 +108,7 @@ class Body {
   ) {
     this.tensors.set(input.program.control.id, control);
     this.current = groups.map((g) => draft.whole(g.parameters));
+    this.gradients = groups.map(() => []);
     groups.forEach(({ layout }, group) => {
       for (const s of layout.segments) this.place.set(s.name, { group, offsetBytes: s.fullOffset * 4 });
     });
@@ -119,11 +129,13 @@ class Body {
 
   private listFeed(): void {
     const { draft } = this;
-    const batch = (name: string) => {
-      const value = this.input.program.values.find((v) => v.role === 'batch' && v.name === name);
-      if (!value) throw new StudioError('internal', `the model reads no batch tensor ${name}`);
-      return this.rangeOf(value);
-    };
+    const microBatches = this.input.program.microBatchStarts.map((_, m) => m);
+    const batch = (name: 'input' | 'target') =>
+      microBatches.map((m) => {
+        const value = this.input.program.values.find((v) => v.role === 'batch' && v.name === batchName(name, m));
+        if (!value) throw new StudioError('internal', `the model reads no batch tensor ${batchName(name, m)}`);
+        return this.rangeOf(value);
+      });
     draft.list({
       kind: 'upload',
       lane: 'host',
@@ -133,8 +145,8 @@ class Body {
       visit: draft.nextVisit(),
       action: {
         type: 'feed',
-        input: batch('input'),
-        target: batch('target'),
+        inputs: batch('input'),
+        targets: batch('target'),
         control: { ...this.rangeOf(this.input.program.control), bytes: CONTROL_HOST_ELEMENTS * 4 },
       },
     });
@@ -143,12 +155,12 @@ class Body {
   /** Shards do not change within a step: each is published once, and every gather reads that. */
   private listShardPublications(): void {
     const { gathers } = this.input.strategy;
-    for (const { group } of gathers) {
+    for (const group of gathers.flatMap((g) => g.groups)) {
       if (this.regions[group]) continue;
-      const { group: unit, parameters, sharding } = this.groups[group];
+      const { group: unit, parameters, shards } = this.groups[group];
       const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;
-      const reads = gathers.filter((g) => g.group === group).length;
-      this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), sharding!, reads);
+      const reads = gathers.filter((g) => g.groups.includes(group)).length;
+      this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), shards!, reads);
     }
   }
 
@@ -160,41 +172,43 @@ class Body {
 
   private listGather(g: Gather, index: number): void {
     const { draft } = this;
-    const { group, layout, parameters, sharding } = this.groups[g.group];
-    const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
-    this.gathered[index] = target;
-    gather(
-      draft,
-      {
-        kind: 'all-gather',
-        unit: group.name,
-        phase: g.name === 'backward' ? 'backward' : 'forward',
-        name: `${group.name} ${g.name}`,
-      },
-      {
-        source: draft.whole(parameters),
-        target: draft.whole(target),
-        sharding: sharding!,
-        regions: this.regions[g.group]!,
-        after: [
-          ...(g.afterVisitBefore ? [this.lastComputeStep] : []),
-          ...(g.afterFreeOf === null ? [] : [this.freeSteps[g.afterFreeOf]]),
-        ],
-      },
-    );
+    const after = [
+      ...(g.afterVisitBefore ? [this.lastComputeStep] : []),
+      ...(g.afterFreeOf === null ? [] : [this.freeSteps[g.afterFreeOf]]),
+      ...(g.afterUseOf === null ? [] : [this.firstUses[g.afterUseOf]]),
+    ];
+    this.gathered[index] = g.groups.map((number) => {
+      const { group, layout, parameters, shards } = this.groups[number];
+      const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
+      const c = { kind: 'all-gather', unit: group.name, phase: g.phase, name: `${group.name} ${g.name}` } as const;
+      const source = draft.whole(parameters);
+      const regions = this.regions[number]!;
+      gather(draft, c, { source, target: draft.whole(target), sharding: shards!, regions, after });
+      return target;
+    });
   }
 
   private listVisit(visit: Visit, v: number): void {
     const open = this.input.strategy.gathers
       .map((g, index) => ({ g, index }))
       .filter(({ g }) => g.firstVisit <= v && v <= g.lastVisit);
-    for (const { g, index } of open) this.current[g.group] = this.draft.whole(this.gathered[index]);
+    for (const { g, index } of open)
+      g.groups.forEach((group, i) => {
+        this.current[group] = this.draft.whole(this.gathered[index][i]);
+      });
     const number = this.draft.nextVisit();
     const ending = open
       .filter(({ g }) => g.lastVisit === v)
-      .map(({ g, index }) => ({ index, after: lastUse(visit, this.groups[g.group]) }));
+      .map(({ g, index }) => ({
+        index,
+        after: lastUse(
+          visit,
+          g.groups.map((group) => this.groups[group]),
+        ),
+      }));
     visit.calls.forEach((call, position) => {
       this.listCall(call, visit, number);
+      for (const { index } of open) this.firstUses[index] ??= this.lastComputeStep;
       for (const { index, after } of ending) if (after === position) this.listFree(index, visit, number);
     });
   }
@@ -214,7 +228,8 @@ class Body {
   }
 
   private listFree(index: number, { phase }: Visit, visit: number): void {
-    const unit = this.groups[this.input.strategy.gathers[index].group].group.name;
+    const [first] = this.input.strategy.gathers[index].groups;
+    const unit = this.groups[first].group.name;
     this.freeSteps[index] = this.draft.list({
       kind: 'free',
       lane: 'compute',
@@ -223,42 +238,59 @@ class Body {
       unit,
       visit,
       action: { type: 'free' },
-      releases: [this.gathered[index].id],
+      releases: this.gathered[index].map((tensor) => tensor.id),
     });
   }
 
-  /** Reduces the groups whose gradients are complete after that visit. */
+  /** Reduces the groups of which a round of gradients is complete after that visit. */
   private listReductions(visit: number): void {
-    this.groups.forEach((stored, index) => {
-      if (stored.group.reduceAfterVisit === visit) this.listReduction(stored, index);
+    this.groups.forEach(({ group }, index) => {
+      group.reduceAfterVisits.forEach((after, round) => {
+        if (after === visit) this.listReduction(index, round, round === group.reduceAfterVisits.length - 1);
+      });
     });
   }
 
-  private listReduction({ group, layout, sharding }: StoredGroup, index: number): void {
+  /**
+   * One round of a group's gradients: within the row to this rank's shard, then between the rows a chunk at a time, added
+   * to the rounds before; after the last, the chunks are gathered again.
+   */
+  private listReduction(index: number, round: number, isLast: boolean): void {
     const { draft } = this;
-    const full = this.gradients[index];
-    if (!full) throw new StudioError('internal', `no kernel writes the gradients of ${group.name}`);
-    const name = { unit: group.name, phase: 'backward', name: `gradients ${group.name}` } as const;
-    if (this.input.strategy.sharded && sharding) {
-      const shard = draft.tensor(`gradients ${group.name}`, layout.shardElements * 4, 'gradients');
-      reduceScatter(
-        draft,
-        { ...name, kind: 'reduce-scatter' },
-        { full: draft.whole(full), target: draft.whole(shard), sharding },
-      );
-      this.reduced[index] = shard;
+    const { group, layout, shards, replicas } = this.groups[index];
+    const whole = this.gradients[index][round];
+    if (!whole) throw new StudioError('internal', `no kernel writes the gradients of ${group.name}`);
+    const tag = group.reduceAfterVisits.length > 1 ? ` ${round}` : '';
+    const c = { unit: group.name, phase: 'backward', name: `gradients ${group.name}${tag}` } as const;
+    const mean = { scale: 1 / this.input.world, accumulate: round > 0 };
+    let full = draft.whole(whole);
+    if (shards) {
+      const bytes = layout.shardElements * 4;
+      if (!replicas) this.reduced[index] ??= draft.tensor(`gradients ${group.name}`, bytes, 'gradients');
+      const target = this.reduced[index] ?? draft.tensor(`row ${c.name}`, bytes, 'gradients');
+      const reduction = replicas ? { scale: 1, accumulate: false } : mean;
+      const kind = 'reduce-scatter';
+      reduceScatter(draft, { ...c, kind }, { full, target: draft.whole(target), sharding: shards, reduction });
+      full = draft.whole(target);
+    }
+    if (!replicas) {
+      if (!shards) this.reduced[index] = whole;
       return;
     }
-    this.reduced[index] = full;
-    if (!sharding) return;
-    const reduced = draft.tensor(`reduced ${group.name}`, sharding.shardElements * 4, 'workspace');
-    allReduce(draft, { ...name, kind: 'all-reduce' }, { full: draft.whole(full), reduced, sharding });
+    const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
+    const chunk = this.chunks[index] ?? draft.tensor(`reduced ${group.name}`, replicas.shardElements * 4, 'workspace');
+    this.chunks[index] = chunk;
+    reduceScatter(draft, between, { full, target: draft.whole(chunk), sharding: replicas, reduction: mean });
+    if (!isLast) return;
+    gatherReduced(draft, between, { reduced: chunk, target: full, sharding: replicas });
+    this.reduced[index] = draft.tensors[full.tensor];
   }
 
   private rangeOf(value: Value): Range {
     if (value.role === 'parameter' || value.role === 'parameter-gradient') {
       const { group, offsetBytes } = this.place.get(value.role === 'parameter' ? value.name : value.parameter!)!;
-      const base = value.role === 'parameter' ? this.current[group] : this.draft.whole(this.gradientsOf(group));
+      const base =
+        value.role === 'parameter' ? this.current[group] : this.draft.whole(this.gradientsOf(group, value.round ?? 0));
       return { tensor: base.tensor, offsetBytes: base.offsetBytes + offsetBytes, bytes: elementsOf(value.shape) * 4 };
     }
     let tensor = this.tensors.get(value.id);
@@ -273,16 +305,17 @@ class Body {
   }
 
   /** The gradients of a group as backward writes them, before any reduction. */
-  private gradientsOf(group: number): Tensor {
-    const { group: unit, layout } = this.groups[group];
-    const name = `${this.input.strategy.sharded ? 'whole gradients' : 'gradients'} ${unit.name}`;
-    this.gradients[group] ??= this.draft.tensor(name, layout.fullElements * 4, 'gradients');
-    return this.gradients[group];
+  private gradientsOf(index: number, round: number): Tensor {
+    const { group, layout, shards } = this.groups[index];
+    const tag = group.reduceAfterVisits.length > 1 ? ` ${round}` : '';
+    const name = `${shards ? 'whole gradients' : 'gradients'} ${group.name}${tag}`;
+    this.gradients[index][round] ??= this.draft.tensor(name, layout.fullElements * 4, 'gradients');
+    return this.gradients[index][round];
   }
 }
 
-/** Position in the visit of the last call that uses a parameter of the group. */
-function lastUse(visit: Visit, { group }: StoredGroup): number {
-  const own = new Set(group.parameters);
+/** Position in the visit of the last call that uses a parameter of the groups. */
+function lastUse(visit: Visit, groups: readonly StoredGroup[]): number {
+  const own = new Set(groups.flatMap(({ group }) => group.parameters));
   return visit.calls.findLastIndex((call) => call.operands.some((o) => o.role === 'parameter' && own.has(o.name)));
 }

@@ -1,5 +1,6 @@
 import type { OptimizerConfig } from '../config.ts';
 import type { Model } from '../model/model.ts';
+import { matchesPattern } from '../model/name-pattern.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
 import { rowSquareSums } from '../ops/norm/row-square-sums.ts';
 import { TREE_SUM_INPUTS, treeSum } from '../ops/norm/tree-sum.ts';
@@ -11,21 +12,34 @@ import { rowSumLayout, type ShardLayout } from '../ops/shard/layout.ts';
 import { unshard } from '../ops/shard/unshard.ts';
 import { gather, publishShard } from './collectives.ts';
 import type { Draft } from './draft.ts';
+import { shardGroup } from './mesh.ts';
 import type { Range, Tensor } from './schedule.ts';
 import { constantTable, rowOrder, type StoredGroup, shardingOf } from './storage.ts';
 import type { StrategyPlan } from './strategies/strategy.ts';
+
+/** How gradients are clipped before the update: to a global norm or each element to a value, or not at all. */
+export interface Clipping {
+  readonly maxNorm: number | null;
+  readonly maxValue: number | null;
+}
 
 export interface OptimizerInput {
   readonly draft: Draft;
   readonly program: { readonly model: Model };
   readonly strategy: StrategyPlan;
   readonly optimizer: OptimizerConfig;
+  readonly clipping: Clipping;
   readonly stopOnNonFinite: boolean;
   readonly steps: number;
   readonly groups: readonly StoredGroup[];
   readonly control: Tensor;
-  /** The reduced gradients of each group. */
-  readonly reduced: readonly Tensor[];
+  /** The reduced gradients of each group; none for a frozen one. */
+  readonly reduced: readonly (Tensor | undefined)[];
+}
+
+/** A group that is trained, with its reduced gradients. */
+interface TrainedGroup extends StoredGroup {
+  readonly gradients: Tensor;
 }
 
 /**
@@ -34,33 +48,35 @@ export interface OptimizerInput {
  * whatever the strategy, so the same bits.
  */
 export function listOptimizer(input: OptimizerInput): void {
-  const { draft, groups, control, reduced, optimizer } = input;
-  const rows = listRows(input);
+  const { draft, control, optimizer, clipping } = input;
+  const trained = input.groups.flatMap((group, i): TrainedGroup[] => {
+    const gradients = input.reduced[i];
+    return gradients ? [{ ...group, gradients }] : [];
+  });
+  const rows = listRows(input, trained);
   const visit = draft.nextVisit();
   const compute = (kernel: Kernel, operands: readonly Range[], params: Params, unit = 'root') =>
     listCompute(draft, visit, unit, kernel, operands, params);
   const total = listTreeSum(draft, compute, rows);
   const corrections = biasCorrections(optimizer, input.steps);
-  compute(
-    stepControl,
-    [
-      draft.whole(control),
-      draft.whole(total),
-      draft.whole(draft.constant('bias corrections', corrections.byteLength, corrections)),
-    ],
-    { entries: corrections.length / 2, stopOnNonFinite: input.stopOnNonFinite ? 1 : 0 },
-  );
-  groups.forEach((stored, index) => {
-    const n = stored.layout.shardElements;
-    const { kernel, params } = updateOf(optimizer, n);
-    const tensors = [stored.parameters, ...Object.values(stored.state), reduced[index], control];
-    compute(
-      kernel,
-      tensors.map((t) => draft.whole(t)),
-      params,
-      stored.group.name,
-    );
+  const table = draft.constant('bias corrections', corrections.byteLength, corrections);
+  compute(stepControl, [draft.whole(control), draft.whole(total), draft.whole(table)], {
+    entries: corrections.length / 2,
+    stopOnNonFinite: input.stopOnNonFinite ? 1 : 0,
+    maxNorm: clipping.maxNorm ?? 0,
   });
+  for (const stored of trained) {
+    const tensors = [stored.parameters, ...Object.values(stored.state), stored.gradients, control];
+    for (const run of updateRuns(stored.layout, optimizer)) {
+      const { kernel, params } = updateOf(optimizer, run, clipping);
+      compute(
+        kernel,
+        tensors.map((t) => draft.whole(t)),
+        params,
+        stored.group.name,
+      );
+    }
+  }
 }
 
 function listCompute(
@@ -83,7 +99,7 @@ function listCompute(
 }
 
 /** The sums of squares of all rows of the model, on every rank: each sums its own rows, then all gather. */
-function listRows({ draft, program, strategy, groups, reduced }: OptimizerInput): Tensor {
+function listRows({ draft, program, strategy }: OptimizerInput, groups: readonly TrainedGroup[]): Tensor {
   const { totalRows } = rowOrder(program.model);
   const align = draft.alignElements();
   const visit = draft.nextVisit();
@@ -94,20 +110,21 @@ function listRows({ draft, program, strategy, groups, reduced }: OptimizerInput)
     localRows += Math.ceil(layout.localRows / align) * align;
   }
   const local = draft.tensor('norm local rows', localRows * 4, 'workspace');
-  groups.forEach(({ group, layout, table }, i) => {
+  const place = shardGroup(strategy.mesh, draft.rank);
+  groups.forEach(({ group, layout, table, gradients }, i) => {
     const rows = { tensor: local.id, offsetBytes: starts[i] * 4, bytes: layout.localRows * 4 };
     const params = {
       segments: layout.segments.length,
       totalRows: layout.localRows,
-      rank: strategy.sharded ? draft.rank : 0,
+      rank: place.index,
     };
-    listCompute(draft, visit, group.name, rowSquareSums, [table, draft.whole(reduced[i]), rows], params);
+    listCompute(draft, visit, group.name, rowSquareSums, [table, draft.whole(gradients), rows], params);
   });
   const layout = allRows(groups, starts, localRows, totalRows);
   const table = constantTable(draft, 'table norm rows', layout);
-  const sharding = shardingOf(layout, table);
+  const sharding = shardingOf(layout, table, place);
   const all = draft.tensor('norm rows', totalRows * 4, 'workspace');
-  if (!strategy.sharded) {
+  if (strategy.mesh.shard === 1) {
     const params = { segments: sharding.segments, begin: 0, count: localRows, rank: 0, sourceOffset: 0 };
     listCompute(draft, visit, 'root', unshard, [table, draft.whole(local), draft.whole(all)], params);
     return all;
@@ -146,17 +163,48 @@ function listTreeSum(
   return level;
 }
 
-function updateOf(optimizer: OptimizerConfig, n: number): { kernel: Kernel; params: Params } {
+/** Neighbouring elements of a group that are updated in one dispatch: those with the same options. */
+interface UpdateRun {
+  readonly offset: number;
+  readonly n: number;
+  readonly lr: number;
+  readonly weightDecay: number;
+}
+
+/**
+ * One run for all neighbours with the same learning rate and decay; with `foreach` off, one for each parameter. A
+ * parameter's options are those of the first optimizer.groups entry whose pattern fits its name, else the optimizer's own.
+ */
+function updateRuns(layout: ShardLayout, optimizer: OptimizerConfig): UpdateRun[] {
+  const runs: UpdateRun[] = [];
+  layout.segments.forEach((segment, i) => {
+    const end = layout.segments[i + 1]?.shardOffset ?? layout.shardElements;
+    const { lr, weightDecay } = optionsOf(optimizer, segment.name);
+    const last = runs[runs.length - 1];
+    if (optimizer.foreach && last && last.lr === lr && last.weightDecay === weightDecay)
+      runs[runs.length - 1] = { ...last, n: end - last.offset };
+    else runs.push({ offset: segment.shardOffset, n: end - segment.shardOffset, lr, weightDecay });
+  });
+  return runs;
+}
+
+/** Learning rate and weight decay of a parameter. */
+export function optionsOf(optimizer: OptimizerConfig, name: string): { lr: number; weightDecay: number } {
+  const group = optimizer.groups.find(({ match }) => matchesPattern(match, name));
+  return { lr: group?.lr ?? optimizer.lr, weightDecay: group?.weightDecay ?? optimizer.weightDecay };
+}
+
+function updateOf(optimizer: OptimizerConfig, run: UpdateRun, clipping: Clipping): { kernel: Kernel; params: Params } {
+  const common = { ...run, clipValue: clipping.maxValue ?? 0 };
   if (optimizer.kind === 'sgd') {
-    const { momentum, weightDecay, nesterov } = optimizer;
-    if (momentum === 0) return { kernel: sgdPlain, params: { n, weightDecay } };
-    return { kernel: sgd, params: { n, momentum, weightDecay, nesterov: nesterov ? 1 : 0 } };
+    const { momentum, nesterov } = optimizer;
+    if (momentum === 0) return { kernel: sgdPlain, params: common };
+    return { kernel: sgd, params: { ...common, momentum, nesterov: nesterov ? 1 : 0 } };
   }
   const [beta1, beta2] = optimizer.betas;
-  const { eps, weightDecay } = optimizer;
   const decoupled = optimizer.kind === 'adamw' ? 1 : 0;
-  const rest = { oneMinusBeta1: 1 - beta1, oneMinusBeta2: 1 - beta2 };
-  return { kernel: adam, params: { n, beta1, beta2, ...rest, eps, weightDecay, decoupled } };
+  const rest = { oneMinusBeta1: 1 - beta1, oneMinusBeta2: 1 - beta2, eps: optimizer.eps };
+  return { kernel: adam, params: { ...common, beta1, beta2, ...rest, decoupled } };
 }
 
 /** Beyond this many steps both corrections of usual betas round to 1 in float32. */

@@ -6,9 +6,11 @@ export interface StepFeed {
   readonly step: number;
   /** Which of the compiled batch shapes this is. */
   readonly shapeIndex: number;
-  readonly input: Uint32Array<ArrayBuffer>;
-  readonly target: Uint32Array<ArrayBuffer>;
-  readonly lr: number;
+  /** One for each micro-batch, row by row. */
+  readonly inputs: readonly Uint32Array<ArrayBuffer>[];
+  readonly targets: readonly Uint32Array<ArrayBuffer>[];
+  /** What the schedule of learning rates makes of this step: a factor of each parameter's own rate. */
+  readonly lrFactor: number;
   /** Asked when the step is reported: whether this rank has been told to stop. */
   readonly stopRequested: () => boolean;
 }

@@ -65,8 +65,13 @@ export interface Dispatch {
 
 export type Action =
   | { readonly type: 'dispatch'; readonly dispatch: Dispatch }
-  /** The host writes this step's batch and the host's scalars of the control tensor. */
-  | { readonly type: 'feed'; readonly input: Range; readonly target: Range; readonly control: Range }
+  /** The host writes this step's batches, one for each micro-batch, and the host's scalars of the control tensor. */
+  | {
+      readonly type: 'feed';
+      readonly inputs: readonly Range[];
+      readonly targets: readonly Range[];
+      readonly control: Range;
+    }
   /** Copies a tensor's range to the host and publishes it to the peers. `pack` prepares the range on the device. */
   | {
       readonly type: 'publish';
@@ -79,9 +84,13 @@ export type Action =
   | {
       readonly type: 'collect';
       readonly region: number;
-      /** Byte offset in each peer's region, peers in rank order without this rank. */
+      /** In rank order, without this rank. */
+      readonly peers: readonly number[];
+      /** Byte offset in each peer's region. */
       readonly inboxOffsets: readonly number[];
       readonly bytesPerPeer: number;
+      /** A slower link to simulate, in 10^9 bytes a second. */
+      readonly linkGBps: number | null;
       readonly staging: Range;
       readonly received: Range;
       readonly place: readonly Dispatch[];
@@ -117,6 +126,7 @@ export interface Region {
   readonly name: string;
   readonly bytes: number;
   readonly readsPerPublication: number;
+  readonly groups?: readonly (readonly number[])[];
 }
 
 export interface Schedule {
@@ -134,8 +144,7 @@ export function touches(action: Action): readonly { range: Range; access: Access
       return dispatchTouches(action.dispatch);
     case 'feed':
       return [
-        { range: action.input, access: 'write' },
-        { range: action.target, access: 'write' },
+        ...[...action.inputs, ...action.targets].map((range) => ({ range, access: 'write' as const })),
         { range: action.control, access: 'read_write' },
       ];
     case 'publish':

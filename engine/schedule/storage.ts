@@ -4,6 +4,7 @@ import { elementsOf } from '../ops/graph.ts';
 import { SEGMENT_COLUMNS, type ShardLayout, shardLayout, shardTable } from '../ops/shard/layout.ts';
 import type { Sharding } from './collectives.ts';
 import type { Draft } from './draft.ts';
+import { type Mesh, type RankGroup, replicaGroup, shardGroup } from './mesh.ts';
 import type { Range, Tensor } from './schedule.ts';
 import type { Group, StrategyPlan } from './strategies/strategy.ts';
 
@@ -13,12 +14,14 @@ export interface StoredGroup {
   readonly layout: ShardLayout;
   /** This rank's parameters: its shard, or all of them. */
   readonly parameters: Tensor;
-  /** Optimizer state by PyTorch's name, laid out as the parameters are. */
+  /** Optimizer state by PyTorch's name, laid out as the parameters are; none for a frozen group. */
   readonly state: Readonly<Record<string, Tensor>>;
   /** The segment table of `layout`. */
   readonly table: Range;
-  /** How its gradients travel; null when there is nobody to travel to. */
-  readonly sharding: Sharding | null;
+  /** How shards travel within a row of the mesh; null when each rank keeps all. */
+  readonly shards: Sharding | null;
+  /** How gradients travel between the rows; null when there is one row. */
+  readonly replicas: Sharding | null;
 }
 
 /** First row of each parameter in the one order of all rows by which a norm is added: state_dict order. */
@@ -38,29 +41,28 @@ export function optimizerStateNames(optimizer: OptimizerConfig): readonly string
   return optimizer.momentum > 0 ? ['momentum_buffer'] : [];
 }
 
-/** Makes the tensors of every group. */
+/** Makes the tensors of every group. `linkGBps`: a slower link between the rows of the mesh. */
 export function storeGroups(
   draft: Draft,
   model: Model,
-  strategy: StrategyPlan,
+  { mesh, groups }: Pick<StrategyPlan, 'mesh' | 'groups'>,
   optimizer: OptimizerConfig,
+  linkGBps: number | null,
 ): StoredGroup[] {
   const shapes = new Map(model.parameters.map((p) => [p.name, p.shape]));
   const { rowStart } = rowOrder(model);
   const align = draft.alignElements();
-  return strategy.groups.map((group): StoredGroup => {
+  return groups.map((group): StoredGroup => {
     const parameters = group.parameters.map((name) => {
       const [rows = 1, ...rest] = shapes.get(name)!;
       return { name, rows, rowLength: elementsOf(rest), rowStart: rowStart.get(name)! };
     });
     // What kernels bind as it is needs the device's alignment; what only travels, 16 bytes.
-    const layout = strategy.sharded
-      ? shardLayout(parameters, draft.world, undefined, align)
-      : shardLayout(parameters, 1, align);
+    const layout =
+      mesh.shard > 1 ? shardLayout(parameters, mesh.shard, undefined, align) : shardLayout(parameters, 1, align);
     const bytes = layout.shardElements * 4;
-    const state = optimizerStateNames(optimizer).map(
-      (name) => [name, draft.state(`${name} ${group.name}`, bytes, 'optimizer')] as const,
-    );
+    const names = group.trainable ? optimizerStateNames(optimizer) : [];
+    const state = names.map((name) => [name, draft.state(`${name} ${group.name}`, bytes, 'optimizer')] as const);
     const table = constantTable(draft, `table ${group.name}`, layout);
     return {
       group,
@@ -68,7 +70,8 @@ export function storeGroups(
       parameters: draft.state(`parameters ${group.name}`, bytes, 'parameters'),
       state: Object.fromEntries(state),
       table,
-      sharding: strategy.sharded ? shardingOf(layout, table) : replicatedSharding(draft, group, layout),
+      shards: mesh.shard > 1 ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null,
+      replicas: group.trainable ? replicasOf(draft, mesh, group, layout, linkGBps) : null,
     };
   });
 }
@@ -79,13 +82,25 @@ export function constantTable(draft: Draft, name: string, layout: ShardLayout): 
   return draft.whole(draft.constant(name, bytes, shardTable(layout)));
 }
 
-export function shardingOf(layout: ShardLayout, table: Range): Sharding {
-  return { table, segments: layout.segments.length, shardElements: layout.shardElements };
+export function shardingOf(
+  layout: ShardLayout,
+  table: Range,
+  group: RankGroup,
+  linkGBps: number | null = null,
+): Sharding {
+  return { group, table, segments: layout.segments.length, shardElements: layout.shardElements, linkGBps };
 }
 
-/** A bucket travels as one row of elements cut into equal chunks, whatever parameters it holds. */
-function replicatedSharding(draft: Draft, group: Group, layout: ShardLayout): Sharding | null {
-  if (draft.world === 1) return null;
-  const wire = shardLayout([{ name: group.name, rows: layout.fullElements, rowLength: 1 }], draft.world);
-  return shardingOf(wire, constantTable(draft, `wire table ${group.name}`, wire));
+/** Between rows, what a rank keeps travels as one row of elements cut into equal chunks, whatever parameters it holds. */
+function replicasOf(
+  draft: Draft,
+  mesh: Mesh,
+  group: Group,
+  layout: ShardLayout,
+  linkGBps: number | null,
+): Sharding | null {
+  if (mesh.replicate === 1) return null;
+  const wire = shardLayout([{ name: group.name, rows: layout.shardElements, rowLength: 1 }], mesh.replicate);
+  const table = constantTable(draft, `wire table ${group.name}`, wire);
+  return shardingOf(wire, table, replicaGroup(mesh, draft.rank), linkGBps);
 }

@@ -1,6 +1,8 @@
 import { StudioError } from '../errors.ts';
 import type { BatchShape, Model, TraceContext } from '../model/model.ts';
+import { matchNames } from '../model/name-pattern.ts';
 import { type Call, Graph, type Phase, type Value } from '../ops/graph.ts';
+import { modulesOfClasses, type WrapPolicy, wrappedPaths } from './wrap-policy.ts';
 
 /**
  * The unit program: what the model says, cut into units. A unit is what is gathered and freed as one: each module that the
@@ -31,21 +33,43 @@ export interface UnitProgram {
   readonly visits: readonly Visit[];
   readonly values: readonly Value[];
   readonly control: Value;
+  /** state_dict names of the parameters that are not trained. */
+  readonly frozen: ReadonlySet<string>;
+  /** First visit of each micro-batch. */
+  readonly microBatchStarts: readonly number[];
+}
+
+export interface ProgramOptions {
+  /** Class names of blocks that are computed again in backward. */
+  readonly checkpointing?: readonly string[];
+  /** Name patterns of parameters that are not trained. */
+  readonly freeze?: readonly string[];
+  readonly microBatches?: number;
+  /** Whether each micro-batch's gradients are a round of their own. */
+  readonly syncEveryMicroBatch?: boolean;
 }
 
 /**
- * Traces `model` on one micro-batch and cuts it at the modules whose class `policy` names. Unit 0 is the root. Throws
- * StudioError `invalid-config` when a class of the policy matches no module of the model.
+ * Traces `model` on the micro-batches of a step and cuts it at the modules that `policy` wraps. Unit 0 is the root. Throws
+ * StudioError `invalid-config` when a class or a pattern matches nothing.
  */
 export function unitProgram(
   model: Model,
   shape: BatchShape,
   context: TraceContext,
-  policy: readonly string[],
+  policy: WrapPolicy,
+  options: ProgramOptions = {},
 ): UnitProgram {
-  const graph = new Graph();
-  model.trace(graph, shape, context);
-  graph.backward();
+  const { microBatches = 1, syncEveryMicroBatch = false } = options;
+  const frozen = frozenParameters(model, options.freeze ?? []);
+  const checkpointed = checkpointedPaths(model, options.checkpointing ?? []);
+  const graph = new Graph({ checkpointed: new Set(checkpointed), frozen });
+  for (let microBatch = 0; microBatch < microBatches; microBatch++) {
+    if (microBatch > 0) graph.nextMicroBatch(syncEveryMicroBatch);
+    model.trace(graph, shape, { ...context, microBatch, microBatches });
+    graph.backward();
+  }
+  refuseUnchecked(model, checkpointed, graph.checkpointedBlocks);
   const paths = ['', ...wrappedPaths(model, policy)];
   const unitOfModule = new Map(paths.map((path, index) => [path, index]));
   const owner = new Map<string, number>();
@@ -63,18 +87,39 @@ export function unitProgram(
     name: path === '' ? 'root' : path,
     parameters: model.parameters.map((p) => p.name).filter((name) => owner.get(name) === index),
   }));
-  return { model, units, visits: visits(graph.calls, unitOf), values: graph.values, control: graph.control };
+  const cut = visits(graph.calls, unitOf);
+  const microBatchStarts = Array.from({ length: microBatches }, (_, m) =>
+    cut.findIndex((visit) => visit.calls[0].microBatch === m),
+  );
+  return { model, units, visits: cut, values: graph.values, control: graph.control, frozen, microBatchStarts };
 }
 
-function wrappedPaths(model: Model, policy: readonly string[]): string[] {
-  const classes = new Set(model.modules.map((m) => m.className));
-  const unknown = policy.filter((name) => !classes.has(name));
-  if (unknown.length)
+function frozenParameters(model: Model, patterns: readonly string[]): Set<string> {
+  const names = model.parameters.map((p) => p.name);
+  const { matched, unmatched } = matchNames(patterns, names);
+  if (unmatched.length)
     throw new StudioError(
       'invalid-config',
-      `strategy.autoWrapPolicy: ${unknown.join(', ')} matches no module of this model. It has ${[...classes].join(', ')}`,
+      `model.freeze: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for any characters`,
     );
-  return model.modules.filter((m) => m.path !== '' && policy.includes(m.className)).map((m) => m.path);
+  if (matched.size === names.length)
+    throw new StudioError('invalid-config', 'model.freeze: every parameter is frozen, so there is nothing to train');
+  return matched;
+}
+
+function checkpointedPaths(model: Model, classNames: readonly string[]): string[] {
+  return modulesOfClasses(model, classNames, 'strategy.activationCheckpointingPolicy');
+}
+
+/** Only the repeated blocks can be computed again by themselves. */
+function refuseUnchecked(model: Model, wanted: readonly string[], found: ReadonlySet<string>): void {
+  const missing = model.modules.find((m) => wanted.includes(m.path) && !found.has(m.path));
+  if (missing)
+    throw new StudioError(
+      'invalid-config',
+      `strategy.activationCheckpointingPolicy: ${missing.className} is not a block of this model; checkpoint ` +
+        model.blockClasses.join(' or '),
+    );
 }
 
 function innermost(module: string, unitOfModule: ReadonlyMap<string, number>): number {
@@ -100,7 +145,8 @@ function visits(calls: readonly Call[], unitOf: (module: string) => number): Vis
   for (const call of calls) {
     const unit = unitOf(call.module);
     const last = list[list.length - 1];
-    if (last && last.unit === unit && last.phase === call.phase) last.calls.push(call);
+    const same = last?.unit === unit && last.phase === call.phase && last.calls[0].microBatch === call.microBatch;
+    if (same) last.calls.push(call);
     else list.push({ unit, phase: call.phase, calls: [call] });
   }
   return list;

@@ -25,7 +25,7 @@ export interface SavingRank {
 export async function* gatherPart(rank: SavingRank, name: string, part: CheckpointPart): AsyncGenerator<Uint8Array> {
   const { run, mailbox, region } = rank;
   const { group, segment } = find(run, name);
-  const holders = run.sharded ? run.world : 1;
+  const holders = run.shards.count;
   for (let holder = 0; holder < holders; holder++) {
     // What rank 0 holds goes nowhere.
     if (holder === 0 && mailbox.rank !== 0) continue;

@@ -40,7 +40,7 @@ export function* heldParts(run: CompiledRun, { layout }: StoredGroup): Generator
 }
 
 function heldElements(run: CompiledRun, segment: ShardSegment): { first: number; count: number } {
-  const { first, count } = rowsOf(segment, run.sharded ? run.rank : 0);
+  const { first, count } = rowsOf(segment, run.shards.index);
   return { first: first * segment.rowLength, count: count * segment.rowLength };
 }
 

@@ -17,6 +17,7 @@ import {
   type SavedPart,
   type SavingRank,
 } from './full-save.ts';
+import { lrFactor } from './lr-schedule.ts';
 
 /** Regions that the trainer needs beside those of the schedule, after them in the table. */
 export function trainerRegions(run: CompiledRun): RegionSpec[] {
@@ -125,21 +126,23 @@ class RankTraining {
 
   private feed(step: number): StepFeed {
     const { run, batches, config, stopRequested } = this.c;
-    const { input, target, rows, columns } = batches.batch(step, 0, run.rank);
-    const shapeIndex = run.steps.findIndex(({ shape }) => shape.batch === rows && shape.tokens === columns);
+    const { rows, columns } = batches.shape(step);
+    const microBatches = Array.from({ length: config.trainer.accumulateGradBatches }, (_, micro) =>
+      batches.batch(step, micro, run.rank),
+    );
     return {
       step,
-      shapeIndex,
-      input: Uint32Array.from(input),
-      target: Uint32Array.from(target),
-      lr: config.optimizer.lr,
+      shapeIndex: run.steps.findIndex(({ shape }) => shape.batch === rows && shape.tokens === columns),
+      inputs: microBatches.map(({ input }) => Uint32Array.from(input)),
+      targets: microBatches.map(({ target }) => Uint32Array.from(target)),
+      lrFactor: lrFactor(config, step),
       stopRequested,
     };
   }
 
   /** Emits the step; says whether training ends after the steps that are under way. */
   private report(step: number, outcome: DatedOutcome): boolean {
-    const { run, engine, batches, emit } = this.c;
+    const { config, run, engine, batches, emit } = this.c;
     const iterationMs = outcome.atMs - this.lastReportMs;
     this.lastReportMs = outcome.atMs;
     const { rows, columns } = batches.shape(step);
@@ -153,10 +156,13 @@ class RankTraining {
       lossMean: toWire(outcome.lossMean),
       gradNorm: toWire(outcome.gradNorm),
       iterationMs,
-      tokens: rows * columns,
+      tokens: rows * columns * config.trainer.accumulateGradBatches,
       memory: { currentBytes, peakBytes, liveBytes, byCategory, hostBytes, allocRetries, ooms },
     });
-    if (outcome.halted || !Number.isFinite(outcome.lossMean))
+    const finite = Number.isFinite(outcome.lossMean) && Number.isFinite(outcome.gradNorm);
+    if (!finite && config.trainer.onNonFinite === 'skip' && run.rank === 0)
+      emit({ event: 'log', rank: null, line: `step ${step} is not finite: it was skipped` });
+    if (outcome.halted || (!finite && config.trainer.onNonFinite === 'stop'))
       throw new StudioError(
         'non-finite',
         `step ${step} is not finite (loss ${outcome.lossMean}, gradient norm ${outcome.gradNorm}); the weights are those ` +

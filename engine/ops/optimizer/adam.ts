@@ -1,11 +1,13 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
 import { stridedThreads, stridedWgsl } from '../strided.ts';
+import { clipping, clippingWgsl } from './clipping.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /**
  * One step of PyTorch's Adam (decoupled 0: the decay is added to the gradient) or AdamW (decoupled 1: the parameter shrinks
- * by lr · weightDecay) on n elements. Learning rate and bias corrections come from the control tensor; a step that is not
+ * by lr · weightDecay) on n elements from `offset`. The rate is
+ * `lr` times the control tensor's factor; bias corrections come from there too. Gradients are clipped as they are read. A step that is not
  * finite, or comes after a halt, changes nothing. 1 − β travel as parameters of their own, rounded once from double.
  */
 export const adam: Kernel = {
@@ -19,6 +21,8 @@ export const adam: Kernel = {
   ],
   params: [
     { name: 'n', type: 'u32' },
+    { name: 'offset', type: 'u32' },
+    { name: 'lr', type: 'f32' },
     { name: 'beta1', type: 'f32' },
     { name: 'beta2', type: 'f32' },
     { name: 'oneMinusBeta1', type: 'f32' },
@@ -26,21 +30,26 @@ export const adam: Kernel = {
     { name: 'eps', type: 'f32' },
     { name: 'weightDecay', type: 'f32' },
     { name: 'decoupled', type: 'u32' },
+    { name: 'clipValue', type: 'f32' },
   ],
   constants: [],
   threads: ({ n }) => stridedThreads(n),
   cost: ({ n }) => ({ flops: 16 * n, bytes: 28 * n }),
-  run(views, { n, beta1, beta2, oneMinusBeta1, oneMinusBeta2, eps, weightDecay, decoupled }) {
+  run(
+    views,
+    { n, offset, lr: ownLr, beta1, beta2, oneMinusBeta1, oneMinusBeta2, eps, weightDecay, decoupled, clipValue },
+  ) {
     const [param, m, v, g, control] = views as [Float32Array, Float32Array, Float32Array, Float32Array, Float32Array];
     if (skipsUpdate(control)) return;
-    const lr = control[CONTROL.lr];
+    const lr = ownLr * control[CONTROL.lrFactor];
+    const clip = clipping(control, clipValue);
     const stepSize = lr / control[CONTROL.biasCorrection1];
     const sqrtCorrection2 = control[CONTROL.sqrtBiasCorrection2];
     // lerp as PyTorch has it: from the nearer end.
     const nearOld = oneMinusBeta1 < 0.5;
-    for (let e = 0; e < n; e++) {
+    for (let e = offset; e < offset + n; e++) {
       let value = param[e];
-      let gradient = g[e];
+      let gradient = clip(g[e]);
       if (decoupled === 1) value *= 1 - lr * weightDecay;
       else gradient += weightDecay * value;
       const moment = nearOld ? m[e] + oneMinusBeta1 * (gradient - m[e]) : gradient - beta1 * (gradient - m[e]);
@@ -50,16 +59,16 @@ export const adam: Kernel = {
       param[e] = value - (stepSize * moment) / (Math.sqrt(square) / sqrtCorrection2 + eps);
     }
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
 fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
-  let lr = control[${CONTROL.lr}];
+  let lr = p.lr * control[${CONTROL.lrFactor}];
   let stepSize = lr / control[${CONTROL.biasCorrection1}];
   let sqrtCorrection2 = control[${CONTROL.sqrtBiasCorrection2}];
-  let end = min(p.n, stridedEnd(i));
-  for (var e = stridedFirst(i); e < end; e += STRIDE) {
+  let end = p.offset + min(p.n, stridedEnd(i));
+  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) {
     var value = param[e];
-    var gradient = g[e];
+    var gradient = clipped(g[e]);
     if (p.decoupled == 1u) { value *= 1.0 - lr * p.weightDecay; } else { gradient += p.weightDecay * value; }
     var moment = m[e];
     if (p.oneMinusBeta1 < 0.5) {

@@ -6,6 +6,9 @@ import { sgd } from './sgd.ts';
 import { sgdPlain } from './sgd-plain.ts';
 import { stepControl } from './step-control.ts';
 
+/** Parameters of an update of everything, nothing clipped, at the control tensor's own rate. */
+export const plainUpdate = { offset: 0, lr: 1, clipValue: 0 };
+
 export const adamParams = {
   beta1: 0.9,
   beta2: 0.999,
@@ -14,6 +17,7 @@ export const adamParams = {
   eps: 1e-8,
   weightDecay: 0,
   decoupled: 0,
+  ...plainUpdate,
 };
 
 type Settings = Partial<Record<keyof typeof CONTROL, number>>;
@@ -22,7 +26,8 @@ type Settings = Partial<Record<keyof typeof CONTROL, number>>;
 export function controlWith(settings: Settings): Float32Array<ArrayBuffer> {
   const control = new Float32Array(CONTROL_ELEMENTS);
   const defaults: Settings = {
-    lr: 0.01,
+    lrFactor: 0.01,
+    clip: 1,
     t: 3,
     loss: 2,
     biasCorrection1: 1 - 0.9 ** 3,
@@ -54,17 +59,24 @@ function updateCase(name: string, kernel: Kernel, n: number, params: Params, set
   };
 }
 
+/** An update of n elements from `offset` of tensors of `total`. */
+function partCase(name: string, kernel: Kernel, total: number, offset: number, n: number, params: Params): KernelCase {
+  const whole = updateCase(name, kernel, total, params);
+  return { ...whole, params: { ...params, n, offset } };
+}
+
 function controlCase(
   name: string,
   sumSquares: number,
   entries: number,
   stopOnNonFinite: number,
   settings: Settings = {},
+  maxNorm = 0,
 ): KernelCase {
   return {
     kernel: stepControl,
     name,
-    params: { entries, stopOnNonFinite },
+    params: { entries, stopOnNonFinite, maxNorm },
     operandElements: [CONTROL_ELEMENTS, 1, 2 * entries],
     fill(operand, view, random) {
       if (operand === 0) view.set(controlWith(settings));
@@ -74,7 +86,8 @@ function controlCase(
   };
 }
 
-const momentum = { momentum: 0.9, weightDecay: 0, nesterov: 0 };
+const momentum = { momentum: 0.9, weightDecay: 0, nesterov: 0, ...plainUpdate };
+const plain = { weightDecay: 0, ...plainUpdate };
 
 export const cases: KernelCase[] = [
   updateCase('one element', adam, 1, adamParams),
@@ -85,17 +98,25 @@ export const cases: KernelCase[] = [
   updateCase('short memory', adam, 67, { ...adamParams, beta1: 0.3, oneMinusBeta1: 0.7 }),
   updateCase('not finite', adam, 67, adamParams, { foundInf: 1 }),
   updateCase('halted', adam, 67, adamParams, { halted: 1 }),
+  updateCase('clipped by norm', adam, 131, adamParams, { clip: 0.25 }),
+  updateCase('clipped by value', adam, 131, { ...adamParams, clipValue: 0.3 }),
+  updateCase('a group with its own rate', sgd, 67, { ...momentum, lr: 0.5 }),
+  partCase('a part of the shard', adam, 200, 64, 100, adamParams),
+  partCase('a part of the shard', sgd, 200, 3, 131, momentum),
+  partCase('a part of the shard', sgdPlain, 200, 199, 1, plain),
   updateCase('first step', sgd, 131, momentum, { t: 1 }),
   updateCase('later step', sgd, 131, { ...momentum, weightDecay: 0.1 }),
   updateCase('Nesterov', sgd, 131, { ...momentum, nesterov: 1 }),
   updateCase('not finite', sgd, 67, momentum, { foundInf: 1 }),
-  updateCase('one element', sgdPlain, 1, { weightDecay: 0 }),
-  updateCase('a prime, with decay', sgdPlain, 1031, { weightDecay: 0.1 }),
-  updateCase('halted', sgdPlain, 67, { weightDecay: 0 }, { halted: 1 }),
+  updateCase('one element', sgdPlain, 1, plain),
+  updateCase('a prime, with decay', sgdPlain, 1031, { ...plain, weightDecay: 0.1 }),
+  updateCase('halted', sgdPlain, 67, plain, { halted: 1 }),
   controlCase('an ordinary step', 4.5, 9, 1),
   controlCase('beyond the table', 4.5, 2, 1),
   controlCase('norm of zero', 0, 9, 1),
   controlCase('gradients overflow', Number.POSITIVE_INFINITY, 9, 1),
   controlCase('gradients are not numbers, skip', Number.NaN, 9, 0),
   controlCase('halted before', 1, 9, 1, { halted: 1 }),
+  controlCase('norm above the largest', 25, 9, 1, {}, 2),
+  controlCase('norm below the largest', 1, 9, 1, {}, 2),
 ];

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { CONTROL } from '../control.ts';
 import { seededRandom } from '../kernel-case.ts';
 import { adam } from './adam.ts';
-import { adamParams, controlWith } from './optimizer.cases.ts';
+import { adamParams, controlWith, plainUpdate } from './optimizer.cases.ts';
 import { sgd } from './sgd.ts';
 import { sgdPlain } from './sgd-plain.ts';
 import { stepControl } from './step-control.ts';
@@ -18,7 +18,10 @@ const gradients = [uniform(), uniform(), uniform(), uniform()];
 function train(update: (control: Float32Array<ArrayBuffer>, g: Float32Array<ArrayBuffer>) => void): void {
   gradients.forEach((g, index) => {
     const t = index + 1;
-    update(controlWith({ lr, t, biasCorrection1: 1 - 0.9 ** t, sqrtBiasCorrection2: Math.sqrt(1 - 0.999 ** t) }), g);
+    update(
+      controlWith({ lrFactor: lr, t, biasCorrection1: 1 - 0.9 ** t, sqrtBiasCorrection2: Math.sqrt(1 - 0.999 ** t) }),
+      g,
+    );
   });
 }
 
@@ -64,7 +67,7 @@ describe('sgd', () => {
     { momentum: 0.5, weightDecay: 0.1, nesterov: 1 },
   ])('velocities are the weighted sums of all gradients: %o', (params) => {
     const [param, buf] = [start.slice(), new Float32Array(n).fill(99)];
-    train((control, g) => sgd.run([param, buf, g, control], { n, ...params }));
+    train((control, g) => sgd.run([param, buf, g, control], { n, ...plainUpdate, ...params }));
     start.forEach((initial, e) => {
       let p = initial;
       const seen: number[] = [];
@@ -79,7 +82,7 @@ describe('sgd', () => {
 
   test('without momentum it is a step down the gradient', () => {
     const param = start.slice();
-    sgdPlain.run([param, gradients[0], controlWith({ lr })], { n, weightDecay: 0.5 });
+    sgdPlain.run([param, gradients[0], controlWith({ lrFactor: lr })], { n, ...plainUpdate, weightDecay: 0.5 });
     param.forEach((value, e) => {
       expect(value).toBeCloseTo(start[e] - lr * (gradients[0][e] + 0.5 * start[e]), 6);
     });
@@ -90,11 +93,12 @@ describe('sgd', () => {
     const before = buf.slice();
     sgd.run([param, buf, gradients[0], controlWith({ foundInf: 1 })], {
       n,
+      ...plainUpdate,
       momentum: 0.9,
       weightDecay: 0,
       nesterov: 0,
     });
-    sgdPlain.run([param, gradients[0], controlWith({ halted: 1 })], { n, weightDecay: 0 });
+    sgdPlain.run([param, gradients[0], controlWith({ halted: 1 })], { n, ...plainUpdate, weightDecay: 0 });
     expect([param, buf]).toEqual([start, before]);
   });
 });
@@ -102,7 +106,7 @@ describe('sgd', () => {
 describe('step-control', () => {
   const corrections = Float32Array.of(0, 0, 0.5, 0.25, 0.75, 0.125);
   const step = (control: Float32Array<ArrayBuffer>, squares: number, stopOnNonFinite = 1) => {
-    stepControl.run([control, Float32Array.of(squares), corrections], { entries: 3, stopOnNonFinite });
+    stepControl.run([control, Float32Array.of(squares), corrections], { entries: 3, stopOnNonFinite, maxNorm: 0 });
     return (name: keyof typeof CONTROL) => control[CONTROL[name]];
   };
 

@@ -1,6 +1,7 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
 import { stridedThreads, stridedWgsl } from '../strided.ts';
+import { clipping, clippingWgsl } from './clipping.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /** One step of PyTorch's SGD without momentum on n elements. A step that is not finite, or comes after a halt, changes nothing. */
@@ -13,23 +14,27 @@ export const sgdPlain: Kernel = {
   ],
   params: [
     { name: 'n', type: 'u32' },
+    { name: 'offset', type: 'u32' },
+    { name: 'lr', type: 'f32' },
     { name: 'weightDecay', type: 'f32' },
+    { name: 'clipValue', type: 'f32' },
   ],
   constants: [],
   threads: ({ n }) => stridedThreads(n),
   cost: ({ n }) => ({ flops: 4 * n, bytes: 12 * n }),
-  run(views, { n, weightDecay }) {
+  run(views, { n, offset, lr: ownLr, weightDecay, clipValue }) {
     const [param, g, control] = views as [Float32Array, Float32Array, Float32Array];
     if (skipsUpdate(control)) return;
-    const lr = control[CONTROL.lr];
-    for (let e = 0; e < n; e++) param[e] -= lr * (g[e] + weightDecay * param[e]);
+    const lr = ownLr * control[CONTROL.lrFactor];
+    const clip = clipping(control, clipValue);
+    for (let e = offset; e < offset + n; e++) param[e] -= lr * (clip(g[e]) + weightDecay * param[e]);
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
 fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
-  let lr = control[${CONTROL.lr}];
-  let end = min(p.n, stridedEnd(i));
-  for (var e = stridedFirst(i); e < end; e += STRIDE) { param[e] -= lr * (g[e] + p.weightDecay * param[e]); }
+  let lr = p.lr * control[${CONTROL.lrFactor}];
+  let end = p.offset + min(p.n, stridedEnd(i));
+  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) { param[e] -= lr * (clipped(g[e]) + p.weightDecay * param[e]); }
 }
 `,
 };

@@ -1,6 +1,7 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
 import { stridedThreads, stridedWgsl } from '../strided.ts';
+import { clipping, clippingWgsl } from './clipping.ts';
 import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
 
 /**
@@ -17,33 +18,37 @@ export const sgd: Kernel = {
   ],
   params: [
     { name: 'n', type: 'u32' },
+    { name: 'offset', type: 'u32' },
+    { name: 'lr', type: 'f32' },
     { name: 'momentum', type: 'f32' },
     { name: 'weightDecay', type: 'f32' },
     { name: 'nesterov', type: 'u32' },
+    { name: 'clipValue', type: 'f32' },
   ],
   constants: [],
   threads: ({ n }) => stridedThreads(n),
   cost: ({ n }) => ({ flops: 8 * n, bytes: 20 * n }),
-  run(views, { n, momentum, weightDecay, nesterov }) {
+  run(views, { n, offset, lr: ownLr, momentum, weightDecay, nesterov, clipValue }) {
     const [param, buf, g, control] = views as [Float32Array, Float32Array, Float32Array, Float32Array];
     if (skipsUpdate(control)) return;
-    const lr = control[CONTROL.lr];
+    const lr = ownLr * control[CONTROL.lrFactor];
+    const clip = clipping(control, clipValue);
     const isFirst = control[CONTROL.t] === 1;
-    for (let e = 0; e < n; e++) {
-      const gradient = g[e] + weightDecay * param[e];
+    for (let e = offset; e < offset + n; e++) {
+      const gradient = clip(g[e]) + weightDecay * param[e];
       const velocity = isFirst ? gradient : momentum * buf[e] + gradient;
       buf[e] = velocity;
       param[e] -= lr * (nesterov === 1 ? gradient + momentum * velocity : velocity);
     }
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}
+  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
 fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
-  let lr = control[${CONTROL.lr}];
+  let lr = p.lr * control[${CONTROL.lrFactor}];
   let isFirst = control[${CONTROL.t}] == 1.0;
-  let end = min(p.n, stridedEnd(i));
-  for (var e = stridedFirst(i); e < end; e += STRIDE) {
-    let gradient = g[e] + p.weightDecay * param[e];
+  let end = p.offset + min(p.n, stridedEnd(i));
+  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) {
+    let gradient = clipped(g[e]) + p.weightDecay * param[e];
     var velocity = gradient;
     if (!isFirst) { velocity += p.momentum * buf[e]; }
     buf[e] = velocity;

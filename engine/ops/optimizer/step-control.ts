@@ -19,11 +19,12 @@ export const stepControl: Kernel = {
   params: [
     { name: 'entries', type: 'u32' },
     { name: 'stopOnNonFinite', type: 'u32' },
+    { name: 'maxNorm', type: 'f32' },
   ],
   constants: [],
   threads: () => 1,
   cost: () => ({ flops: 1, bytes: 64 }),
-  run(views, { entries, stopOnNonFinite }) {
+  run(views, { entries, stopOnNonFinite, maxNorm }) {
     const [control, sumSquares, corrections] = views as [Float32Array, Float32Array, Float32Array];
     const squares = sumSquares[0];
     control[CONTROL.gradNorm] = Number.isFinite(squares) ? Math.sqrt(squares) : squares;
@@ -31,6 +32,8 @@ export const stepControl: Kernel = {
     control[CONTROL.foundInf] = found ? 1 : 0;
     if (found && stopOnNonFinite === 1) control[CONTROL.halted] = 1;
     if (found || control[CONTROL.halted] !== 0) return;
+    const most = Math.fround(maxNorm);
+    control[CONTROL.clip] = most > 0 ? Math.min(1, most / (control[CONTROL.gradNorm] + 1e-6)) : 1;
     const t = control[CONTROL.t] + 1;
     control[CONTROL.t] = t;
     const row = Math.min(t, entries - 1);
@@ -46,6 +49,10 @@ fn kernel(i: u32) {
   control[${CONTROL.foundInf}] = select(0.0, 1.0, found);
   if (found && p.stopOnNonFinite == 1u) { control[${CONTROL.halted}] = 1.0; }
   if (found || control[${CONTROL.halted}] != 0.0) { return; }
+  control[${CONTROL.clip}] = 1.0;
+  if (p.maxNorm > 0.0) {
+    control[${CONTROL.clip}] = min(1.0, p.maxNorm / (control[${CONTROL.gradNorm}] + 1e-6));
+  }
   let t = control[${CONTROL.t}] + 1.0;
   control[${CONTROL.t}] = t;
   let row = min(u32(t), p.entries - 1u);

@@ -17,8 +17,8 @@ describe('buckets', () => {
   it('hold every parameter once, at most the cap or one parameter, the first 1 MiB', () => {
     fc.assert(
       fc.property(fc.double({ min: 0.001, max: 30, noNaN: true }), (cap) => {
-        const { groups, sharded, gathers } = ddp(program, cap);
-        expect([sharded, gathers]).toEqual([false, []]);
+        const { groups, mesh, gathers } = ddp(program, 2, cap);
+        expect([mesh, gathers]).toEqual([{ replicate: 2, shard: 1 }, []]);
         expect(groups.flatMap((g) => g.parameters).sort()).toEqual(model.parameters.map((p) => p.name).sort());
         groups.forEach(({ parameters }, i) => {
           const bytes = parameters.reduce((sum, name) => sum + bytesOf.get(name)!, 0);
@@ -30,7 +30,7 @@ describe('buckets', () => {
   });
 
   it('are as few as their order allows', () => {
-    const { groups } = ddp(program, 4);
+    const { groups } = ddp(program, 2, 4);
     for (let i = 1; i < groups.length; i++) {
       const before = groups[i - 1].parameters.reduce((sum, name) => sum + bytesOf.get(name)!, 0);
       expect(before + bytesOf.get(groups[i].parameters[0])!).toBeGreaterThan((i === 1 ? 1 : 4) * MiB);
@@ -38,18 +38,18 @@ describe('buckets', () => {
   });
 
   it('follow the order in which backward completes gradients: the head first, the embedding last', () => {
-    const { groups } = ddp(program, 1);
+    const { groups } = ddp(program, 2, 1);
     expect(groups[0].parameters[0]).toMatch(/^decoder\./);
     expect(groups[groups.length - 1].parameters).toContain('embedding.weight');
-    const visits = groups.map((g) => g.reduceAfterVisit);
+    const visits = groups.map((g) => g.reduceAfterVisits[0]);
     expect(visits).toEqual([...visits].sort((a, b) => a - b));
   });
 
   it('wait for the last use of a tied parameter', () => {
     const tied = unitProgram(tiedModel, smallShape, { rank: 0, seed: 1 }, ['Block']);
-    const { groups } = ddp(tied, 25);
+    const { groups } = ddp(tied, 2, 25);
     const group = groups.find((g) => g.parameters.includes('embedding.weight'))!;
-    expect(group.reduceAfterVisit).toBe(tied.visits.length - 1);
+    expect(group.reduceAfterVisits[0]).toBe(tied.visits.length - 1);
   });
 });
 

@@ -11,24 +11,31 @@ const model = demoTransformer({ vocabSize: 11, ninp: 6, nhead: 3, nhid: 10, nlay
 const classes = [...new Set(model.modules.map((m) => m.className))];
 const layers = ['TransformerEncoderLayer', 'TransformerDecoderLayer'];
 const program = (policy: readonly string[]) => unitProgram(model, smallShape, { rank: 0, seed: 1 }, policy);
+const row = { replicate: 1, shard: 2 };
 const plan = (options: Partial<FullShardOptions> = {}, policy: readonly string[] = layers) =>
-  fullShard(program(policy), { limitAllGathers: true, backwardPrefetch: 'BACKWARD_PRE', ...options });
+  fullShard(program(policy), row, {
+    limitAllGathers: true,
+    forwardPrefetch: false,
+    backwardPrefetch: 'BACKWARD_PRE',
+    ...options,
+  });
 
 const anyOptions = fc.record({
   limitAllGathers: fc.boolean(),
+  forwardPrefetch: fc.boolean(),
   backwardPrefetch: fc.constantFrom('BACKWARD_PRE' as const, 'BACKWARD_POST' as const, null),
 });
 
 describe('gathers', () => {
   it('each unit before its forward and again before its backward, the root once', () => {
-    const { groups, gathers, sharded } = plan();
-    expect(sharded).toBe(true);
-    const names = (group: string) => gathers.filter((g) => groups[g.group].name === group).map((g) => g.name);
+    const { groups, gathers, mesh } = plan();
+    expect(mesh).toEqual(row);
+    const names = (group: string) => gathers.filter((g) => groups[g.groups[0]].name === group).map((g) => g.name);
     expect(names('root')).toEqual(['step']);
     expect(names('transformer.encoder.layers.0')).toEqual(['forward', 'backward']);
     expect(gathers).toHaveLength(1 + 2 * 6);
     // In the order of use: backward goes through the units in reverse.
-    const order = (name: string) => gathers.filter((g) => g.name === name).map((g) => groups[g.group].name);
+    const order = (name: string) => gathers.filter((g) => g.name === name).map((g) => groups[g.groups[0]].name);
     expect(order('backward')).toEqual([...order('forward')].reverse());
   });
 
@@ -112,8 +119,8 @@ describe('prefetch', () => {
 describe('one rank', () => {
   it('moves nothing under either strategy, and pays for no shard', () => {
     for (const strategy of ['ddp', 'fsdp']) {
-      const { memory, sharded, regions, steps } = compileFirst({ config: { devices: 1, strategy } });
-      expect(sharded).toBe(false);
+      const { memory, shards, regions, steps } = compileFirst({ config: { devices: 1, strategy } });
+      expect(shards).toEqual({ count: 1, index: 0 });
       expect(regions.map((r) => r.name)).toEqual(['report']);
       expect(steps[0].schedule.steps.filter((s) => s.lane === 'comm')).toEqual([]);
       expect(memory.reservedBytes).toBeGreaterThan(0);

@@ -1,30 +1,34 @@
+import type { Mesh } from '../mesh.ts';
 import type { UnitProgram } from '../unit-program.ts';
 
 /**
- * What a strategy decides: which parameters are stored, reduced and updated as one, whether each rank keeps all of them
- * or a shard, and when units are gathered. The lowering turns these decisions into steps; it decides nothing itself.
+ * What a strategy decides: which parameters are stored, reduced and updated as one, over which mesh they are sharded and
+ * copied, and when units are gathered. The lowering turns these decisions into steps; it decides nothing itself.
  */
 export interface StrategyPlan {
-  /** Whether each rank stores 1/world of every parameter. */
-  readonly sharded: boolean;
+  readonly mesh: Mesh;
   readonly groups: readonly Group[];
   /** In the order in which they are issued. Empty when nothing is sharded. */
   readonly gathers: readonly Gather[];
 }
 
-/** Parameters that are stored, reduced and updated as one flat tensor: a unit, or a bucket. */
+/** Parameters that are stored, reduced and updated as one flat tensor: a unit (its trainable or its frozen part), or a bucket. */
 export interface Group {
   readonly name: string;
   readonly parameters: readonly string[];
-  /** The gradients are reduced after this visit, in which the last of them is complete. */
-  readonly reduceAfterVisit: number;
+  /** Whether they have gradients and optimizer state. */
+  readonly trainable: boolean;
+  /** The gradients of each round are reduced after this visit, in which the last of them is complete. */
+  readonly reduceAfterVisits: readonly number[];
 }
 
 /** One gathering of a unit. Visits are indices into the unit program. */
 export interface Gather {
-  readonly group: number;
-  /** Tells the gathers of one group apart. */
-  readonly name: 'forward' | 'backward' | 'step';
+  /** The groups that the unit consists of. */
+  readonly groups: readonly number[];
+  /** Tells the gathers of one unit apart: what it is for and, of several micro-batches, which. */
+  readonly name: string;
+  readonly phase: 'forward' | 'backward';
   readonly firstVisit: number;
   /** The gathered parameters are freed after their last use in this visit. */
   readonly lastVisit: number;
@@ -34,8 +38,24 @@ export interface Gather {
   readonly afterReductions: boolean;
   /** Index of an earlier gather whose unit must be freed before this one starts (limitAllGathers, BACKWARD_POST). */
   readonly afterFreeOf: number | null;
+  /** Index of an earlier gather whose unit's first kernel must have been issued before this one starts (limitAllGathers). */
+  readonly afterUseOf: number | null;
   /** Whether it also has to wait until the visit before it is done: a gather on demand. */
   readonly afterVisitBefore: boolean;
+}
+
+/** A gather of which it is not yet decided when to issue it. */
+export type Use = Pick<Gather, 'groups' | 'name' | 'phase' | 'firstVisit' | 'lastVisit'>;
+
+/** Issued before this visit, and waits for nothing. */
+export function issuedBefore(visit: number) {
+  return {
+    issueBeforeVisit: visit,
+    afterReductions: false,
+    afterFreeOf: null,
+    afterUseOf: null,
+    afterVisitBefore: false,
+  } as const;
 }
 
 /** Indices of the visits that use any of these parameters, or write their gradients, in order. */
@@ -52,13 +72,37 @@ export function visitsOf(
   return program.visits.map((_, i) => i).filter(uses);
 }
 
-/** The units that own parameters, as groups. */
-export function unitGroups(program: UnitProgram): Group[] {
-  return program.units
-    .filter((unit) => unit.parameters.length > 0)
-    .map((unit) => ({
-      name: unit.name,
-      parameters: unit.parameters,
-      reduceAfterVisit: Math.max(...visitsOf(program, unit.parameters, 'parameter-gradient')),
-    }));
+/** A group of these parameters, with the visits after which each round of its gradients is complete. */
+export function groupOf(program: UnitProgram, name: string, parameters: readonly string[], trainable: boolean): Group {
+  const wanted = new Set(parameters);
+  const last = new Map<number, number>();
+  program.visits.forEach((visit, index) => {
+    for (const call of visit.calls)
+      for (const o of call.operands)
+        if (o.role === 'parameter-gradient' && wanted.has(o.parameter!)) last.set(o.round ?? 0, index);
+  });
+  const rounds = [...last.keys()].sort((a, b) => a - b);
+  return { name, parameters, trainable, reduceAfterVisits: rounds.map((round) => last.get(round)!) };
+}
+
+/** A unit with the groups that hold its parameters: the trainable ones and the frozen ones, which have no gradient. */
+export interface GroupedUnit {
+  readonly name: string;
+  readonly groups: readonly number[];
+  readonly parameters: readonly string[];
+}
+
+/** The units that own parameters, each as one group, or as two when some of its parameters are frozen. */
+export function unitGroups(program: UnitProgram): { groups: Group[]; units: GroupedUnit[] } {
+  const groups: Group[] = [];
+  const units: GroupedUnit[] = [];
+  for (const { name, parameters } of program.units) {
+    const frozen = parameters.filter((p) => program.frozen.has(p));
+    const trainable = parameters.filter((p) => !program.frozen.has(p));
+    const own: number[] = [];
+    if (trainable.length) own.push(groups.push(groupOf(program, name, trainable, true)) - 1);
+    if (frozen.length) own.push(groups.push(groupOf(program, `${name} frozen`, frozen, false)) - 1);
+    if (own.length) units.push({ name, groups: own, parameters });
+  }
+  return { groups, units };
 }
