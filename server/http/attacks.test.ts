@@ -219,7 +219,9 @@ describe('what comes back', () => {
     );
     const formula = await test.api.create({ name: '=1+1', trainer: { steps: 1 } });
     await test.api.until(formula.id, 'finished');
-    expect(String((await test.api.get(`/runs/${formula.id}/steps.csv`)).body).split('\r\n')[1]).toMatch(/^'=1\+1,0,0,/);
+    expect(String((await test.api.get(`/runs/${formula.id}/steps.csv`)).body).split('\r\n')[1]).toMatch(
+      /^'=1\+1,[01],0,/,
+    );
   });
 });
 

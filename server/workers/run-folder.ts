@@ -1,10 +1,25 @@
 import { randomBytes } from 'node:crypto';
-import { access, constants, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import {
+  access,
+  constants,
+  mkdir,
+  readdir,
+  readFile,
+  readlink,
+  rename,
+  rm,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
+import { isSameProcess, processStartTime } from '../../engine/node/liveness.ts';
 
 const PREFIX = 'shard-studio-';
+const NAME = /^shard-studio-[0-9a-f]{18}$/;
+/** In a shared folder: a link that leads nowhere and says "pid startTime". */
+const OWNER = 'owner';
 
 /** What a run has outside its folder while it runs, so that a later server can end it: processes and shared memory. */
 const Traces = z.object({
@@ -44,16 +59,29 @@ export async function nameSharedFolder(): Promise<string> {
   return join(inMemory ? '/dev/shm' : tmpdir(), PREFIX + randomBytes(9).toString('hex'));
 }
 
+/** Makes a shared folder, in the name of this process, and removes those whose process was killed before it could. */
 export async function makeSharedFolder(folder: string): Promise<void> {
+  await removeAbandoned(dirname(folder));
   await mkdir(folder, { mode: 0o700 });
+  await symlink(`${process.pid} ${processStartTime(process.pid)}`, join(folder, OWNER));
+}
+
+async function removeAbandoned(place: string): Promise<void> {
+  for (const name of await readdir(place)) {
+    if (!NAME.test(name)) continue;
+    const folder = join(place, name);
+    try {
+      const [pid, startTime] = (await readlink(join(folder, OWNER))).split(' ').map(Number);
+      if (!isSameProcess(pid, startTime)) await removeSharedFolder(folder);
+    } catch {
+      // Just being made, somebody else's, or gone in the meantime: not ours to judge.
+    }
+  }
 }
 
 /** Removes a shared folder that this module named; anything else is left alone. */
 export async function removeSharedFolder(folder: string): Promise<void> {
-  if (
-    ![tmpdir(), '/dev/shm'].includes(dirname(folder)) ||
-    !/^shard-studio-[0-9a-f]{18}$/.test(folder.slice(dirname(folder).length + 1))
-  )
-    return;
+  const place = dirname(folder);
+  if (![tmpdir(), '/dev/shm'].includes(place) || !NAME.test(folder.slice(place.length + 1))) return;
   await rm(folder, { recursive: true, force: true });
 }

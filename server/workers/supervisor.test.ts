@@ -1,10 +1,11 @@
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { parseConfig } from '../../engine/config.ts';
+import { processStartTime } from '../../engine/node/liveness.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
 import { type LaunchOptions, launchRun } from './supervisor.ts';
 
@@ -123,6 +124,19 @@ describe('launchRun', () => {
     const end = await run.done;
     expect(end.status).toBe('stopped');
     expect(events.at(-1)).toMatchObject({ event: 'log', line: expect.stringContaining('did not stop') });
+  });
+
+  it('removes the shared memory of those who were killed, and of nobody else', async () => {
+    const [dead, alive, unknown] = ['1', '2', '3'].map((n) => `/dev/shm/shard-studio-${n.repeat(18)}`);
+    for (const folder of [dead, alive, unknown]) await mkdir(folder);
+    try {
+      await symlink('1 12345', join(dead, 'owner')); // pid 1 did not start then
+      await symlink(`${process.pid} ${processStartTime(process.pid)}`, join(alive, 'owner'));
+      await launch('ok', { steps: 1 }).run.done;
+      expect([dead, alive, unknown].map((folder) => existsSync(folder))).toEqual([false, true, true]);
+    } finally {
+      for (const folder of [dead, alive, unknown]) await rm(folder, { recursive: true, force: true });
+    }
   });
 
   it('starts nothing when stopped at once', async () => {
