@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { StudioError } from './errors.ts';
+import { schemaMessage } from './schema-messages.ts';
 
 /**
  * The experiment, as every surface speaks it: the form edits it, the API takes it, a YAML or JSON file holds it, the
@@ -213,7 +214,7 @@ type ParseResult = { config: ExperimentConfig; problems: [] } | { config: null; 
 
 /** Checks a config without throwing: every problem at once, each in its place. */
 export function checkConfig(input: unknown): ParseResult {
-  const parsed = ExperimentConfig.safeParse(withBlockClasses(input ?? {}));
+  const parsed = ExperimentConfig.safeParse(withBlockClasses(input ?? {}), { reportInput: true });
   if (!parsed.success) return { config: null, problems: parsed.error.issues.flatMap((issue) => schemaProblems(issue)) };
   const problems = [...contradictions(parsed.data), ...notBuiltYet(parsed.data)];
   return problems.length ? { config: null, problems } : { config: parsed.data, problems: [] };
@@ -266,7 +267,10 @@ function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = [])
       return closest.flatMap((e) => schemaProblems(e, path));
     return [at('none of the allowed forms: a list of class names, { minNumParams: … }, or null')];
   }
-  return [at(issue.message)];
+  const kinds = kindsAt(path);
+  if (path.length === 1 && kinds.length && issue.code === 'invalid_type')
+    return [at(`needs a section with a kind, one of ${kinds.join(', ')}`)];
+  return [at(schemaMessage(issue))];
 }
 
 function kindsAt(path: readonly PropertyKey[]): string[] {
@@ -316,35 +320,92 @@ function contradictions(c: ExperimentConfig): ConfigProblem[] {
         `${kvHeads} does not divide model.numAttentionHeads ${heads}: each is shared by equally many heads`,
       );
   }
-  if (c.optimizer.kind === 'sgd' && c.optimizer.nesterov && c.optimizer.momentum === 0)
-    bad('optimizer.nesterov', 'needs optimizer.momentum above 0');
-  const s = c.strategy;
-  if (s.kind === 'fsdp') {
-    const hybrid = s.shardingStrategy.startsWith('HYBRID');
-    if (s.deviceMesh && !hybrid)
-      bad(
-        'strategy.deviceMesh',
-        `is for HYBRID_SHARD; with ${s.shardingStrategy} one of its dimensions would never be synchronised`,
-      );
-    if (hybrid && !s.deviceMesh)
-      bad(
-        'strategy.deviceMesh',
-        `${s.shardingStrategy} needs [replicate, shard], for example [2, ${Math.max(2, c.devices / 2)}]`,
-      );
-    if (s.deviceMesh && s.deviceMesh[0] * s.deviceMesh[1] !== c.devices)
-      bad(
-        'strategy.deviceMesh',
-        `[${s.deviceMesh}] makes ${s.deviceMesh[0] * s.deviceMesh[1]} ranks, devices is ${c.devices}`,
-      );
-    if (s.deviceMesh?.[1] === 1)
-      bad(
-        'strategy.deviceMesh',
-        'a row of one rank shards nothing and its gradients would not be synchronised; use ddp',
-      );
-  }
+  refuseOptimizer(c, bad);
+  if (c.strategy.kind === 'fsdp') refuseMesh(c.strategy, c.devices, bad);
   if (c.precision.startsWith('bf16'))
-    bad('precision', `${c.precision}: WebGPU has no bfloat16 arithmetic; use 16-mixed`);
+    bad(
+      'precision',
+      `${c.precision}: WebGPU has no bfloat16 arithmetic; use ${c.precision === 'bf16-true' ? '16-true' : '16-mixed'}`,
+    );
+  refuseCheckpoint(c, bad);
   return problems;
+}
+
+type Refuse = (path: string, message: string) => void;
+
+function refuseOptimizer({ optimizer, lrSchedule, trainer }: ExperimentConfig, bad: Refuse): void {
+  if (optimizer.kind === 'sgd' && optimizer.nesterov && optimizer.momentum === 0)
+    bad('optimizer.nesterov', 'needs optimizer.momentum above 0');
+  optimizer.groups.forEach((group, i) => {
+    if (group.lr === undefined && group.weightDecay === undefined)
+      bad(`optimizer.groups.${i}`, `${group.match} changes nothing: give it an lr or a weightDecay, or remove it`);
+  });
+  const { kind, warmupSteps, minLr } = lrSchedule;
+  if (warmupSteps > trainer.steps)
+    bad(
+      'lrSchedule.warmupSteps',
+      `a warm-up of ${warmupSteps} steps does not end within trainer.steps ${trainer.steps}; shorten it, or train longer`,
+    );
+  if (kind !== 'constant' && minLr > optimizer.lr)
+    bad(
+      'lrSchedule.minLr',
+      `${minLr} is above optimizer.lr ${optimizer.lr}: the rate would rise. Lower it, or raise optimizer.lr`,
+    );
+  if (trainer.gradientClipAlgorithm === 'value' && trainer.gradientClipVal === null)
+    bad(
+      'trainer.gradientClipVal',
+      'trainer.gradientClipAlgorithm value clips at nothing: give a value, or leave the algorithm out',
+    );
+}
+
+/** A mesh is [rows, ranks in a row]: HYBRID_SHARD shards within a row and copies across rows. */
+function refuseMesh(s: Extract<StrategyConfig, { kind: 'fsdp' }>, devices: number, bad: Refuse): void {
+  const path = 'strategy.deviceMesh';
+  const name = s.shardingStrategy;
+  const isHybrid = name.startsWith('HYBRID');
+  const mesh = s.deviceMesh;
+  const written = mesh && `[${mesh.join(', ')}]`;
+  if (mesh && !isHybrid)
+    bad(
+      path,
+      `${written} is for HYBRID_SHARD: with ${name} one of its dimensions would never be synchronised. Remove it, or ` +
+        'choose strategy.shardingStrategy HYBRID_SHARD',
+    );
+  else if (isHybrid && !mesh) bad(path, `${name} needs [replicate, shard]; ${meshesOf(devices)}`);
+  else if (mesh && mesh[0] * mesh[1] !== devices)
+    bad(path, `${written} makes ${mesh[0] * mesh[1]} ranks and devices is ${devices}; ${meshesOf(devices)}`);
+  else if (mesh?.[1] === 1)
+    bad(
+      path,
+      `${written} has rows of one rank, which shard nothing; ${meshesOf(devices)}. To keep a copy on every rank, use ddp`,
+    );
+  const rows = mesh?.[0] ?? (name === 'NO_SHARD' ? devices : 1);
+  if (s.linkGBps !== null && rows === 1)
+    bad(
+      'strategy.linkGBps',
+      `is the link between the rows of a mesh, and ${mesh ? `${written} has` : `${name} makes`} one row. Remove it, or ` +
+        'choose HYBRID_SHARD with a deviceMesh of two rows or more',
+    );
+}
+
+/** The meshes of so many ranks, as the way out. */
+function meshesOf(devices: number): string {
+  const meshes: string[] = [];
+  for (let shard = 2; shard <= devices / 2; shard++)
+    if (devices % shard === 0) meshes.push(`[${devices / shard}, ${shard}]`);
+  if (meshes.length) return `devices ${devices} can be ${meshes.join(' or ')}`;
+  return `devices ${devices} has no two rows of two ranks or more: use 4, 6 or 8 devices, or strategy.shardingStrategy FULL_SHARD`;
+}
+
+function refuseCheckpoint({ checkpoint, strategy, init }: ExperimentConfig, bad: Refuse): void {
+  const format = checkpoint.format ?? (strategy.kind === 'fsdp' ? strategy.stateDictType : null);
+  if (checkpoint.filter !== null && format === 'sharded')
+    bad(
+      'checkpoint.filter',
+      'a sharded checkpoint holds everything: use checkpoint.format full or safetensors, or remove the filter',
+    );
+  if (checkpoint.resume !== null && init.from !== null)
+    bad('init.from', 'checkpoint.resume brings the weights too: remove one of the two');
 }
 
 function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {

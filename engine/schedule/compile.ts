@@ -1,5 +1,7 @@
 import type { ExperimentConfig } from '../config.ts';
+import { StudioError } from '../errors.ts';
 import type { BatchShape, Model } from '../model/model.ts';
+import { matchNames } from '../model/name-pattern.ts';
 import { withLifetimes } from './lifetimes.ts';
 import { lower } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory } from './memory.ts';
@@ -59,6 +61,7 @@ export interface CompileInput {
 export function compileRun({ config, model, shapes, rank, profile }: CompileInput): CompiledRun {
   const world = config.devices;
   const { optimizer, trainer } = config;
+  refuseUnmatchedGroups(config, model);
   const policy = wrapPolicyOf(config, model);
   const drafted = shapes.map((shape) => {
     const program = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
@@ -113,6 +116,19 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
 }
 
 /** Where the step is cut: at the wrap policy's modules, or for DDP at the model's own blocks. */
+function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): void {
+  const names = model.parameters.map((p) => p.name);
+  const { unmatched } = matchNames(
+    optimizer.groups.map(({ match }) => match),
+    names,
+  );
+  if (unmatched.length)
+    throw new StudioError(
+      'invalid-config',
+      `optimizer.groups: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for any characters`,
+    );
+}
+
 function wrapPolicyOf({ strategy }: ExperimentConfig, model: Model): WrapPolicy {
   return strategy.kind === 'ddp' ? model.blockClasses : strategy.autoWrapPolicy;
 }

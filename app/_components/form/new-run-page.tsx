@@ -233,25 +233,13 @@ function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, str
     for (const { path, message } of told) {
       // A problem of a list's entry is shown at the list.
       const at = path.replace(/\.\d+(\..*)?$/, '');
-      if (!found.has(at)) found.set(at, plainly(message, valueAt(draft, at)));
+      if (!found.has(at)) found.set(at, valueAt(draft, at) === '' ? 'needs a value' : message);
     }
     return found;
   }, [draft, error]);
 }
 
 const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
-
-function plainly(message: string, value: unknown): string {
-  if (value === '') return 'needs a value';
-  const expected = /^Invalid input: expected (\w+)/.exec(message)?.[1];
-  if (expected === 'number') return `“${String(value)}” is not a number`;
-  if (expected === 'int') return 'needs a whole number';
-  const least = /^Too small: expected \w+ to be (>=?)\s*(-?[\d.e-]+)/.exec(message);
-  if (least) return least[1] === '>' ? `has to be above ${least[2]}` : `has to be at least ${least[2]}`;
-  const most = /^Too big: expected \w+ to be (<=?)\s*(-?[\d.e+]+)/.exec(message);
-  if (most) return most[1] === '<' ? `has to be below ${most[2]}` : `can be at most ${most[2]}`;
-  return message;
-}
 
 function adapterChoices(devices: Devices | undefined, current: unknown): AdapterChoice[] {
   const found = devices?.adapters ?? [];
