@@ -200,6 +200,14 @@ describe('refused by name', () => {
     await expect(openDcpFolder('run', files)).rejects.toThrow(/__1_0\.distcp is of another save than meta\.pt/);
   });
 
+  test('a folder of torch that took our key along with others is not ours', async () => {
+    const files = new Map(realFolder('fabric_fsdp_sharded_ws1'));
+    const sink = memorySink();
+    await writeMetaFile(new Map([['iter', 5]]), SAVE_ID, sink);
+    files.set(META_FILE, bytesSource(META_FILE, sink.bytes()));
+    expect((await openDcpFolder('run', files)).tensors.size).toBe(268);
+  });
+
   test('a file that is missing or short, a folder without metadata', async () => {
     const files = await save(2);
     const file = files.get('__1_0.distcp')!;

@@ -10,7 +10,7 @@ import { isTensor, type TorchTensor } from './torch-globals.ts';
 /** The file of Fabric's own keys: what was saved beside model and optimizer. */
 export const META_FILE = 'meta.pt';
 /** In meta.pt and at the start of each of our rank files: all files of one save have the same. */
-export const SAVE_ID_KEY = 'save_id';
+export const SAVE_ID_KEY = 'studio_save_id';
 
 const MAX_METADATA_BYTES = 256 * 1024 * 1024;
 const MAX_BYTES_ITEM = 64 * 1024 * 1024;
@@ -218,7 +218,13 @@ type PlaceOf = (name: string, offsets: readonly number[] | null) => DcpPlace;
 function tensorOf(name: string, path: DcpPath, tensor: DcpTensor, placeOf: PlaceOf): DcpFolderTensor {
   const { dtype, shape, chunks } = tensor;
   const parts = chunks.map(({ offsets, sizes }) => ({ offsets, sizes, place: placeOf(name, offsets) }));
-  return { name, path, dtype, shape, parts, fault: coverFault(shape, chunks) };
+  return { name, path, dtype, shape, parts, fault: coverFault(shape, chunks) ?? sizeFault(dtype, parts) };
+}
+
+/** No writer packs an entry, so a chunk cannot be longer than it; a shape that is a lie asks for no memory. */
+function sizeFault(dtype: DType, parts: readonly DcpPart[]): string | undefined {
+  const lie = parts.find(({ sizes, place }) => elementCount(sizes) * dtypeBytes(dtype) > place.bytes);
+  return lie && `its chunk [${lie.sizes}] does not fit the ${lie.place.bytes} bytes of ${lie.place.file} that hold it`;
 }
 
 /** Finds places by name and offsets, after holding each against its file. */
@@ -254,7 +260,8 @@ async function readMeta(folder: string, source: ByteSource | undefined): Promise
 
 /**
  * Our rank files begin with the save's id, before the first entry that `.metadata` knows. A file of another save of the
- * same model would otherwise fit in every length and offset.
+ * same model would otherwise fit in every length and offset. Where no file has an id, torch wrote the folder, and the key
+ * in meta.pt came along with others from a checkpoint of ours.
  */
 async function checkSaveId(
   folder: string,
@@ -264,7 +271,8 @@ async function checkSaveId(
 ): Promise<void> {
   const starts = new Map<string, number>();
   for (const { file, start } of places) starts.set(file, Math.min(start, starts.get(file) ?? start));
-  for (const [file, start] of starts) {
+  const ours = [...starts.values()].some((start) => start > 0);
+  for (const [file, start] of ours ? starts : []) {
     const head = sliceSource(files.get(file)!, 0, start, `${folder}/${file} (${SAVE_ID_KEY})`);
     const value = head.bytes > 0 ? (await openTorchFile(head)).value : null;
     const found = value instanceof Map ? value.get(SAVE_ID_KEY) : null;

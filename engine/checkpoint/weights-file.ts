@@ -51,10 +51,13 @@ export class WeightsFile {
     return toFloat32(tensor.dtype, await tensor.readRows(start, count), `${this.source.name}: ${name}`);
   }
 
-  /** Throws one 'bad-data' that lists every tensor that is missing, unexpected or of another shape. */
-  checkShapes(expected: ReadonlyMap<string, readonly number[]>): void {
+  /**
+   * Throws one 'bad-data' that lists every tensor that is missing, unexpected or of another shape. Names of `repeated` may
+   * be there too: a state_dict lists a tied parameter under each of its names.
+   */
+  checkShapes(expected: ReadonlyMap<string, readonly number[]>, repeated: ReadonlySet<string> = new Set()): void {
     const missing = [...expected.keys()].filter((name) => !this.tensors.has(name));
-    const unexpected = this.names.filter((name) => !expected.has(name));
+    const unexpected = this.names.filter((name) => !expected.has(name) && !repeated.has(name));
     const wrong = [...expected]
       .map(([name, shape]) => ({ name, expected: [...shape], found: [...(this.tensors.get(name)?.shape ?? shape)] }))
       .filter(({ expected, found }) => expected.join() !== found.join());
