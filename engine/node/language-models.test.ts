@@ -9,6 +9,7 @@ import { type Batch, interpreterPlace, openRanks, type RanksInput } from './fixt
 
 const shape = { batch: 2, tokens: 5 };
 const V = 13;
+const data = { kind: 'moby-dick', blockSize: 5 };
 const gpt2 = { kind: 'gpt2', vocabSize: V, nLayer: 2, nHead: 3, nEmbd: 6, nPositions: 7, dropout: 0.2 };
 const llama = {
   kind: 'llama',
@@ -50,7 +51,7 @@ function batch(step: number, rank: number): Batch {
 }
 
 const inputOf = (model: object, config: object): RanksInput => ({
-  config: { model, data: { kind: 'moby-dick', blockSize: 5 }, ...config },
+  config: { model, data, ...config },
   shape,
   batch,
 });
@@ -76,6 +77,26 @@ describe.each(Object.entries(models))('%s', (_, model) => {
     ];
     for (const strategy of strategies)
       expect(await train(inputOf(model, { devices, strategy })), JSON.stringify(strategy)).toEqual(wanted);
+  });
+
+  it('every other strategy, blocks computed again, and micro-batches, to the same bits', async () => {
+    const blocks = policies[model.kind as 'gpt2' | 'llama'][0];
+    const inner = policies[model.kind as 'gpt2' | 'llama'][1];
+    const fsdp = (settings: object) => ({ kind: 'fsdp', autoWrapPolicy: blocks, ...settings });
+    const trainer = { accumulateGradBatches: 2, gradientClipVal: 0.5 };
+    const wanted = await train(inputOf(model, { devices: 4, trainer, strategy: 'ddp' }));
+    for (const strategy of [
+      { kind: 'ddp', activationCheckpointingPolicy: blocks },
+      fsdp({ activationCheckpointingPolicy: blocks }),
+      fsdp({ autoWrapPolicy: inner, activationCheckpointingPolicy: blocks }),
+      fsdp({ shardingStrategy: 'NO_SHARD' }),
+      fsdp({ shardingStrategy: 'SHARD_GRAD_OP', activationCheckpointingPolicy: blocks }),
+      fsdp({ shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] }),
+      fsdp({ shardingStrategy: 'HYBRID_SHARD_ZERO2', deviceMesh: [2, 2] }),
+      fsdp({ autoWrapPolicy: null }),
+      fsdp({ autoWrapPolicy: { minNumParams: 200 }, forwardPrefetch: true }),
+    ])
+      expect(await train(inputOf(model, { devices: 4, trainer, strategy })), JSON.stringify(strategy)).toEqual(wanted);
   });
 
   it('needs at most 40 pipelines', async () => {

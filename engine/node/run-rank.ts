@@ -190,7 +190,7 @@ async function openSource(config: ExperimentConfig, run: CompiledRun): Promise<W
   try {
     const expected = expectedShapes(run.model);
     const weights = await openWeights(file, { expectedNames: expected.keys() });
-    weights.checkShapes(expected);
+    weights.checkShapes(expected, new Set(run.model.tied?.map(({ name }) => name)));
     return { parameters: rowsFrom(weights), close: () => file.close() };
   } catch (error) {
     await file.close();

@@ -1,6 +1,7 @@
-import type { CheckpointPart, FullCheckpoint } from '../checkpoint/full-checkpoint.ts';
+import type { CheckpointParameter, CheckpointPart, FullCheckpoint } from '../checkpoint/full-checkpoint.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
 import type { ExperimentConfig } from '../config.ts';
+import { type Model, parameterOf } from '../model/model.ts';
 import { rowsOf, type ShardSegment } from '../ops/shard/layout.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
@@ -83,7 +84,7 @@ export function fullCheckpointOf(
   const { optimizer } = config;
   const shared = { lr: optimizer.lr, weightDecay: optimizer.weightDecay, foreach: optimizer.foreach, step: iter };
   return {
-    parameters: rank.run.model.parameters.map(({ name, shape }) => ({ name, shape })),
+    parameters: namesInStateDict(rank.run.model),
     optimizer:
       optimizer.kind === 'sgd'
         ? { ...shared, kind: 'sgd', momentum: optimizer.momentum, nesterov: optimizer.nesterov }
@@ -98,6 +99,13 @@ export function fullCheckpointOf(
       return { [Symbol.asyncIterator]: () => ({ next: () => pieces.next() }) };
     },
   };
+}
+
+/** What PyTorch's state_dict lists: the parameters, and tied ones once more under their second name. */
+function namesInStateDict(model: Model): CheckpointParameter[] {
+  const own = model.parameters.map(({ name, shape }) => ({ name, shape }));
+  const tied = (model.tied ?? []).map((t) => ({ ...t, shape: parameterOf(model, t.tiedTo).shape }));
+  return [...own, ...tied];
 }
 
 function find(run: CompiledRun, name: string): { group: StoredGroup; segment: ShardSegment } {
