@@ -420,7 +420,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
   const s = c.strategy;
   if (s.kind === 'fsdp') {
-    unless(!s.cpuOffload, 'strategy.cpuOffload', 'CPU offload');
     unless(s.stateDictType !== 'sharded', 'strategy.stateDictType', 'a sharded checkpoint');
   }
   unless(c.init.mode === 'empty', 'init.mode', c.init.mode);

@@ -10,6 +10,7 @@ import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../sched
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
 import { touches } from '../schedule/schedule.ts';
+import { HostTensors } from './host-tensors.ts';
 import { outcomeOf } from './outcome.ts';
 
 export interface InterpreterOptions {
@@ -24,6 +25,7 @@ export interface InterpreterOptions {
  * memory plan as a GPU does: tensors are views at their planned offsets of the planned slabs.
  */
 export class Interpreter implements RankEngine {
+  private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
   private readonly slabs: ArrayBuffer[];
   private readonly peak: { liveBytes: number; byCategory: MeasuredMemory['byCategory'] };
@@ -33,6 +35,7 @@ export class Interpreter implements RankEngine {
     private readonly mailbox: Mailbox,
     private readonly options: InterpreterOptions = {},
   ) {
+    this.host = new HostTensors(run, mailbox);
     this.slabs = run.memory.slabs.map((slab) => new ArrayBuffer(slab.bytes));
     for (const step of run.steps)
       for (const { id, contents } of step.schedule.tensors)
@@ -53,6 +56,11 @@ export class Interpreter implements RankEngine {
     data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
   ): Promise<void> {
     const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    if (isHost(step, range)) {
+      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      (await this.host.write(step, range)).set(bytes);
+      return;
+    }
     this.view(step, range, data instanceof Float32Array ? 'f32' : 'u32').set(data);
     this.record(step, 0, SET_UP, range);
   }
@@ -60,12 +68,17 @@ export class Interpreter implements RankEngine {
   async clear(tensor: string): Promise<void> {
     const { step, range } = this.stateRange(tensor, 0, 0);
     const whole = { ...range, bytes: step.schedule.tensors[range.tensor].bytes };
+    if (isHost(step, whole)) {
+      (await this.host.write(step, whole)).fill(0);
+      return;
+    }
     this.view(step, whole, 'u32').fill(0);
     this.record(step, 0, SET_UP, whole);
   }
 
   async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
+    if (isHost(step, range)) return new Float32Array(this.host.read(step, range).slice().buffer);
     return (this.view(step, range, 'f32') as Float32Array<ArrayBuffer>).slice();
   }
 
@@ -117,9 +130,12 @@ export class Interpreter implements RankEngine {
       }
       case 'collect': {
         const received = this.bytes(compiled, action.received);
-        for (const [slot, peer] of action.peers.entries()) {
+        const { own } = action;
+        if (own) received.set(this.host.read(compiled, own.part), own.slot * action.bytesPerPeer);
+        for (const [place, peer] of action.peers.entries()) {
+          const slot = own && place >= own.slot ? place + 1 : place;
           await mailbox.arrived(action.region, peer);
-          const from = action.inboxOffsets[slot];
+          const from = action.inboxOffsets[place];
           received.set(
             mailbox.inbox(action.region, peer).subarray(from, from + action.bytesPerPeer),
             slot * action.bytesPerPeer,
@@ -135,6 +151,16 @@ export class Interpreter implements RankEngine {
         const said = await exchange(mailbox, action.region, [control[CONTROL.loss], feed.stopRequested() ? 1 : 0]);
         return outcomeOf(control, said);
       }
+      case 'announce':
+        this.host.announce(action.region);
+        return null;
+      case 'fetch':
+        for (const { host, device } of action.parts) this.bytes(compiled, device).set(this.host.read(compiled, host));
+        return null;
+      case 'store':
+        for (const { host, device } of action.parts)
+          (await this.host.write(compiled, host)).set(this.bytes(compiled, device));
+        return null;
       case 'free':
         return null;
     }
@@ -168,7 +194,7 @@ export class Interpreter implements RankEngine {
   }
 
   private record(compiled: CompiledStep, iteration: number, step: number, range: Range): void {
-    if (!this.options.recorder) return;
+    if (!this.options.recorder || isHost(compiled, range)) return;
     const { slab, offsetBytes } = compiled.placements[range.tensor];
     this.options.recorder.touch(iteration, step, compiled.schedule.tensors[range.tensor], {
       buffer: slab,
@@ -185,4 +211,8 @@ export class Interpreter implements RankEngine {
       );
     }
   }
+}
+
+function isHost(step: CompiledStep, range: Range): boolean {
+  return step.schedule.tensors[range.tensor].space === 'host';
 }

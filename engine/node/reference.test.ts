@@ -22,7 +22,7 @@ const settings = {
   sgd_momentum_world2: { devices: 2, optimizer: { kind: 'sgd', lr: 0.1, momentum: 0.9 } },
 } as const;
 
-const strategies = ['ddp', 'fsdp'] as const;
+const strategies = ['ddp', 'fsdp', 'fsdp_cpu_offload'] as const;
 const STEPS = 10;
 
 let gpu: Awaited<ReturnType<typeof softwareGpuPlace>>;

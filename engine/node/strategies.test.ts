@@ -12,6 +12,9 @@ const strategies: Record<string, object | string> = {
   'FULL_SHARD with forward prefetch': { kind: 'fsdp', forwardPrefetch: true },
   'FULL_SHARD, one unit': { kind: 'fsdp', autoWrapPolicy: null },
   'FULL_SHARD by size': { kind: 'fsdp', autoWrapPolicy: { minNumParams: 4000 } },
+  'offloaded FULL_SHARD': 'fsdp_cpu_offload',
+  'offloaded SHARD_GRAD_OP': { kind: 'fsdp', shardingStrategy: 'SHARD_GRAD_OP', cpuOffload: true },
+  'offloaded NO_SHARD': { kind: 'fsdp', shardingStrategy: 'NO_SHARD', cpuOffload: true },
   'checkpointed layers': {
     kind: 'fsdp',
     activationCheckpointingPolicy: ['TransformerEncoderLayer', 'TransformerDecoderLayer'],
@@ -19,6 +22,7 @@ const strategies: Record<string, object | string> = {
 };
 const hybrid = {
   HYBRID_SHARD: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] },
+  'offloaded HYBRID_SHARD': { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2], cpuOffload: true },
   HYBRID_SHARD_ZERO2: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD_ZERO2', deviceMesh: [2, 2] },
 };
 const settings = {

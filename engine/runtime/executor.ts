@@ -2,6 +2,7 @@ import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
+import { HostTensors } from '../interpret/host-tensors.ts';
 import { outcomeOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
@@ -33,6 +34,7 @@ export class Executor implements RankEngine {
   submits = 0;
   private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
+  private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
   private hostLane: Promise<void> = Promise.resolve();
   private lastOutcome: Promise<unknown> = Promise.resolve();
@@ -47,6 +49,7 @@ export class Executor implements RankEngine {
     private readonly mailbox: Mailbox,
     private readonly options: ExecutorOptions,
   ) {
+    this.host = new HostTensors(run, mailbox);
     const live = run.steps.flatMap((step) => liveBytes(step.schedule));
     const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
     this.peak = { liveBytes: sumCategories(byCategory), byCategory };
@@ -73,6 +76,10 @@ export class Executor implements RankEngine {
 
   async clear(tensor: string): Promise<void> {
     const { step, range } = this.stateRange(tensor, 0);
+    if (isHost(step, range)) {
+      (await this.device(this.host.write(step, range))).fill(0);
+      return;
+    }
     const { buffer, offset, size } = this.slabs.place(step, range);
     const encoder = this.open.device.createCommandEncoder();
     encoder.clearBuffer(buffer, offset, size);
@@ -86,6 +93,11 @@ export class Executor implements RankEngine {
     data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
   ): Promise<void> {
     const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    if (isHost(step, range)) {
+      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      (await this.device(this.host.write(step, range))).set(bytes);
+      return;
+    }
     this.writeNow(step, range, data);
     // Bounds what the queue keeps of uploads that the device has not taken yet.
     await this.device(this.open.device.queue.onSubmittedWorkDone());
@@ -100,6 +112,7 @@ export class Executor implements RankEngine {
 
   private async readNow(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
+    if (isHost(step, range)) return new Float32Array(this.host.read(step, range).slice().buffer);
     const from = this.slabs.place(step, range);
     const staging = this.downloadStaging();
     const values = new Float32Array(bytes / 4);
@@ -195,12 +208,15 @@ export class Executor implements RankEngine {
     const { region, bytesPerPeer } = action;
     const staging = this.slabs.place(compiled, action.staging);
     const slot = this.uploadSlot(staging.buffer);
-    const bytes = bytesPerPeer * action.inboxOffsets.length;
+    const { own } = action;
+    const bytes = bytesPerPeer * (action.peers.length + (own ? 1 : 0));
     const mapped = await this.device(slot.open(bytes));
+    if (own) mapped.set(this.host.read(compiled, own.part), own.slot * bytesPerPeer);
     for (const [i, peer] of action.peers.entries()) {
       await this.device(this.mailbox.arrived(region, peer));
       const from = action.inboxOffsets[i];
-      mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), i * bytesPerPeer);
+      const place = own && i >= own.slot ? i + 1 : i;
+      mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), place * bytesPerPeer);
       this.mailbox.consumed(region, peer);
     }
     if (action.linkGBps !== null) await this.link.pass(bytes, action.linkGBps);
@@ -211,6 +227,53 @@ export class Executor implements RankEngine {
     this.encodeDispatches(encoder, feed, [step]);
     this.submit(encoder);
     slot.reopen();
+  }
+
+  /** Lets the peers read what this rank keeps on the host. */
+  announce(action: ActionOf<'announce'>): void {
+    this.host.announce(action.region);
+  }
+
+  async fetch(compiled: CompiledStep, step: Step, action: ActionOf<'fetch'>, feed: StepFeed): Promise<void> {
+    const staging = this.slabs.place(compiled, action.staging);
+    const slot = this.uploadSlot(staging.buffer);
+    const mapped = await this.device(slot.open(staging.size));
+    const encoder = this.encoder();
+    let at = 0;
+    for (const { host, device } of action.parts) {
+      mapped.set(this.host.read(compiled, host), at);
+      const to = this.slabs.place(compiled, device);
+      encoder.copyBufferToBuffer(staging.buffer, staging.offset + at, to.buffer, to.offset, to.size);
+      at += to.size;
+    }
+    slot.seal();
+    this.submit(encoder);
+    this.recordStep(compiled, feed, step);
+    slot.reopen();
+  }
+
+  async store(compiled: CompiledStep, step: Step, action: ActionOf<'store'>, feed: StepFeed): Promise<void> {
+    const staging = this.slabs.place(compiled, action.staging);
+    const encoder = this.encoder();
+    let at = 0;
+    for (const { device } of action.parts) {
+      const from = this.slabs.place(compiled, device);
+      encoder.copyBufferToBuffer(from.buffer, from.offset, staging.buffer, staging.offset + at, from.size);
+      at += from.size;
+    }
+    this.submit(encoder);
+    this.recordStep(compiled, feed, step);
+    const targets: Uint8Array[] = [];
+    for (const { host } of action.parts) targets.push(await this.device(this.host.write(compiled, host)));
+    await this.device(
+      readMapped(staging.buffer, staging.size, (mapped) => {
+        let done = 0;
+        for (const target of targets) {
+          target.set(mapped.subarray(done, done + target.length));
+          done += target.length;
+        }
+      }),
+    );
   }
 
   /** Submits the copy of the control tensor; the returned function then reads it and exchanges the losses. */
@@ -272,11 +335,15 @@ export class Executor implements RankEngine {
   }
 
   private record(compiled: CompiledStep, iteration: number, step: number, range: Range): void {
-    if (!this.options.recorder) return;
+    if (!this.options.recorder || isHost(compiled, range)) return;
     const { slab, offset, size } = this.slabs.place(compiled, range);
     const tensor = compiled.schedule.tensors[range.tensor];
     this.options.recorder.touch(iteration, step, tensor, { buffer: slab, offsetBytes: offset, bytes: size });
   }
+}
+
+function isHost(step: CompiledStep, range: Range): boolean {
+  return step.schedule.tensors[range.tensor].space === 'host';
 }
 
 /** One step of training in flight: its three lanes. */
@@ -314,8 +381,7 @@ class TrainingStep {
           } else if (step.action.type === 'feed') {
             this.executor.feed(this.compiled, step.action, this.feed);
             this.executor.recordStep(this.compiled, this.feed, step);
-          } else if (step.action.type === 'publish')
-            await this.executor.publish(this.compiled, step, step.action, this.feed);
+          } else await this.hostStep(step);
           this.done.mark(step.id);
         }
       })(),
@@ -330,6 +396,16 @@ class TrainingStep {
     outcome.catch(() => undefined);
     const hostLane = host.catch(() => undefined);
     return { submitted, outcome, hostLane };
+  }
+
+  private async hostStep(step: Step): Promise<void> {
+    const { action } = step;
+    const { executor, compiled, feed } = this;
+    if (action.type === 'publish') await executor.publish(compiled, step, action, feed);
+    else if (action.type === 'fetch') await executor.fetch(compiled, step, action, feed);
+    else if (action.type === 'store') await executor.store(compiled, step, action, feed);
+    else if (action.type === 'announce') executor.announce(action);
+    else throw new StudioError('internal', `a ${action.type} step is in the host lane`);
   }
 
   /** Visit by visit: wait for all that the visit needs, encode it, submit it once. */

@@ -28,6 +28,8 @@ export interface Sharding {
   readonly shardElements: number;
   /** The rate of the link between the ranks, where a slower one than the machine's is simulated. */
   readonly linkGBps: number | null;
+  /** With offload, where this rank keeps its own shard: it comes from the host as those of the peers do. */
+  readonly host?: Tensor;
 }
 
 /** What is done to the sum over ranks. */
@@ -46,9 +48,9 @@ interface Piece {
 const RING_REGIONS = 4;
 
 /** Pieces of a shard such that those of all peers together fit one staging slot. */
-function pieces(draft: Draft, { group, shardElements }: Sharding): Piece[] {
-  const peers = Math.max(1, group.ranks.length - 1);
-  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / peers / 4) * 4);
+function pieces(draft: Draft, { group, shardElements, host }: Sharding): Piece[] {
+  const sources = Math.max(1, host ? group.ranks.length : group.ranks.length - 1);
+  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / sources / 4) * 4);
   const list: Piece[] = [];
   for (let begin = 0; begin < shardElements; begin += most)
     list.push({ begin, count: Math.min(most, shardElements - begin) });
@@ -82,6 +84,46 @@ function listPublish(draft: Draft, c: CollectiveName, region: number, source: Ra
     visit: draft.nextVisit(),
     action: { type: 'publish', pack, source, staging, region },
   });
+}
+
+/**
+ * With offload: the region that is this rank's shard on the host. Peers read it piece by piece, `gathers` times a step, and
+ * this rank says once a step that they may.
+ */
+export function hostShardRegion(draft: Draft, name: string, sharding: Sharding, gathers: number): number {
+  const reads = Math.max(1, gathers * pieces(draft, { ...sharding, host: sharding.host ?? noTensor }).length);
+  return draft.region(name, sharding.shardElements * 4, reads, sharding.group);
+}
+
+const noTensor: Tensor = { id: -1, name: '', bytes: 0, category: 'parameters', space: 'host', state: true };
+
+/**
+ * All-gather with offload: the shards of all ranks of the group, this one's included, from their host tensors to `target`.
+ */
+export function gatherFromHosts(
+  draft: Draft,
+  c: CollectiveName,
+  io: { host: Tensor; target: Range; sharding: Sharding; after: readonly number[] },
+): void {
+  const sharding = { ...io.sharding, host: io.host };
+  const { group } = sharding;
+  for (const [i, { begin, count }] of pieces(draft, sharding).entries()) {
+    const received = draft.tensor(`${c.name} received ${i}`, group.ranks.length * count * 4, 'workspace');
+    const place = group.ranks.map((_, rank) =>
+      draft.dispatch(unshard, [sharding.table, draft.whole(received), io.target], {
+        segments: sharding.segments,
+        begin,
+        count,
+        rank,
+        sourceOffset: rank * count,
+      }),
+    );
+    const inboxOffsets = peersIn(group).map(() => begin * 4);
+    const part = { tensor: io.host.id, offsetBytes: begin * 4, bytes: count * 4 };
+    const own = { part, slot: group.index };
+    const region = io.host.region ?? -1;
+    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, own, after: io.after });
+  }
 }
 
 interface GatherInput {
@@ -194,10 +236,12 @@ function listCollect(
     count: number;
     received: Tensor;
     place: readonly Dispatch[];
+    own?: { part: Range; slot: number };
     after: readonly number[];
   },
 ): number {
   const peers = peersIn(io.sharding.group);
+  const sources = peers.length + (io.own ? 1 : 0);
   return draft.list({
     kind: c.kind,
     lane: 'comm',
@@ -212,8 +256,9 @@ function listCollect(
       peers,
       inboxOffsets: io.inboxOffsets,
       bytesPerPeer: io.count * 4,
+      own: io.own ?? null,
       linkGBps: io.sharding.linkGBps,
-      staging: draft.stagingSlot('upload', 'comm', 2, peers.length * io.count * 4),
+      staging: draft.stagingSlot('upload', 'comm', 2, sources * io.count * 4),
       received: draft.whole(io.received),
       place: io.place,
     },

@@ -78,6 +78,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
       clipping: clippingOf(config),
       stopOnNonFinite: trainer.onNonFinite === 'stop',
       linkGBps: config.strategy.kind === 'fsdp' ? config.strategy.linkGBps : null,
+      cpuOffload: config.strategy.kind === 'fsdp' && config.strategy.cpuOffload,
       steps: trainer.steps,
       rank,
       world,
@@ -115,7 +116,6 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
   };
 }
 
-/** Where the step is cut: at the wrap policy's modules, or for DDP at the model's own blocks. */
 function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): void {
   const names = model.parameters.map((p) => p.name);
   const { unmatched } = matchNames(
@@ -129,6 +129,7 @@ function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): v
     );
 }
 
+/** Where the step is cut: at the wrap policy's modules, or for DDP at the model's own blocks. */
 function wrapPolicyOf({ strategy }: ExperimentConfig, model: Model): WrapPolicy {
   return strategy.kind === 'ddp' ? model.blockClasses : strategy.autoWrapPolicy;
 }
@@ -148,8 +149,12 @@ function clippingOf({ trainer }: ExperimentConfig): Clipping {
 
 function strategyOf(config: ExperimentConfig, program: UnitProgram): StrategyPlan {
   const { strategy, devices } = config;
-  if (devices === 1) return noShard(program, 1);
+  const offload = strategy.kind === 'fsdp' && strategy.cpuOffload;
+  if (devices === 1 && !offload) return noShard(program, 1);
   if (strategy.kind === 'ddp') return ddp(program, devices, strategy.bucketCapMiB);
+  // What is on the host has to be gathered even where it is whole.
+  if (strategy.shardingStrategy === 'NO_SHARD' && offload)
+    return fullShard(program, { replicate: devices, shard: 1 }, strategy);
   const row = { replicate: 1, shard: devices };
   const [replicate, shard] = strategy.deviceMesh ?? [1, devices];
   switch (strategy.shardingStrategy) {

@@ -47,12 +47,16 @@ function hostBytes(action: Step['action']): number {
     case 'publish':
       return action.source.bytes;
     case 'collect':
-      return action.bytesPerPeer * action.inboxOffsets.length;
+      return action.staging.bytes;
     case 'feed':
       return [...action.inputs, ...action.targets, action.control].reduce((sum, range) => sum + range.bytes, 0);
     case 'report':
       return action.control.bytes;
+    case 'fetch':
+    case 'store':
+      return action.staging.bytes;
     case 'dispatch':
+    case 'announce':
     case 'free':
       return 0;
   }

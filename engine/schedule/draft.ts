@@ -2,18 +2,7 @@ import { StudioError } from '../errors.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
 import type { RankGroup } from './mesh.ts';
 import type { AdapterProfile } from './profile.ts';
-import type {
-  Action,
-  Category,
-  Dispatch,
-  Lane,
-  Range,
-  Region,
-  Space,
-  StepKind,
-  StepPhase,
-  Tensor,
-} from './schedule.ts';
+import type { Action, Category, Dispatch, Lane, Range, Region, StepKind, StepPhase, Tensor } from './schedule.ts';
 
 /** A step before the lifetime and wait passes. */
 export interface DraftStep {
@@ -61,8 +50,14 @@ export class Draft {
     return this.add({ name, bytes, category, space: 'device', state: true });
   }
 
+  /** A tensor on the host that is kept from step to step; `region`: the mailbox region in which peers read it. */
+  host(name: string, bytes: number, category: Category, region?: number): Tensor {
+    const where = region === undefined ? {} : { region };
+    return this.add({ name, bytes, category, space: 'host', state: true, ...where });
+  }
+
   /** A range of the next staging slot of that direction; two slots take turns, so that one fills while the other drains. */
-  stagingSlot(space: Exclude<Space, 'device'>, purpose: string, slots: number, bytes: number): Range {
+  stagingSlot(space: 'upload' | 'download', purpose: string, slots: number, bytes: number): Range {
     const key = `${space} ${purpose}`;
     let ring = this.staging.get(key);
     if (!ring) {

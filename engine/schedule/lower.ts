@@ -3,8 +3,10 @@ import { StudioError } from '../errors.ts';
 import { batchName } from '../model/dropout-sites.ts';
 import { CONTROL_ELEMENTS, CONTROL_HOST_ELEMENTS } from '../ops/control.ts';
 import { bytesOf, type Call, elementsOf, type Role, type Value } from '../ops/graph.ts';
-import { gather, gatherReduced, publishShard, reduceScatter } from './collectives.ts';
+import { gather, gatherFromHosts, gatherReduced, publishShard, reduceScatter } from './collectives.ts';
 import { Draft } from './draft.ts';
+import { NormRows } from './norm-rows.ts';
+import { listStore } from './offload.ts';
 import { type Clipping, listOptimizer } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Category, Range, Tensor } from './schedule.ts';
@@ -20,6 +22,8 @@ export interface LowerInput {
   readonly stopOnNonFinite: boolean;
   /** A slower link between the rows of the mesh; null: the machine's own. */
   readonly linkGBps: number | null;
+  /** Whether parameters, gradients and optimizer state are kept on the host. */
+  readonly cpuOffload: boolean;
   /** Optimizer steps of the run: how far the table of bias corrections reaches. */
   readonly steps: number;
   readonly rank: number;
@@ -40,11 +44,15 @@ export interface Lowered {
  */
 export function lower(input: LowerInput): Lowered {
   const draft = new Draft(input.rank, input.world, input.profile);
-  const groups = storeGroups(draft, input.program.model, input.strategy, input.optimizer, input.linkGBps);
+  const { program, strategy, optimizer } = input;
+  const gathersOf = (group: number) => strategy.gathers.filter((g) => g.groups.includes(group)).length;
+  const hostGathers = input.cpuOffload ? gathersOf : null;
+  const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers);
   const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
-  const body = new Body(input, draft, groups, control);
+  const rows = new NormRows(draft, program.model, strategy.mesh, groups);
+  const body = new Body(input, draft, groups, control, rows);
   body.list();
-  listOptimizer({ ...input, draft, groups, control, reduced: body.reduced });
+  listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
   const reportStaging = draft.stagingSlot('download', 'report', 1, readStagingBytes(draft, groups));
   draft.list({
     kind: 'download',
@@ -105,6 +113,7 @@ class Body {
     private readonly draft: Draft,
     private readonly groups: readonly StoredGroup[],
     control: Tensor,
+    readonly rows: NormRows,
   ) {
     this.tensors.set(input.program.control.id, control);
     this.current = groups.map((g) => draft.whole(g.parameters));
@@ -158,10 +167,28 @@ class Body {
     for (const group of gathers.flatMap((g) => g.groups)) {
       if (this.regions[group]) continue;
       const { group: unit, parameters, shards } = this.groups[group];
+      if (parameters.region !== undefined) {
+        this.regions[group] = [parameters.region];
+        this.listAnnouncement(unit.name, parameters.region);
+        continue;
+      }
       const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;
       const reads = gathers.filter((g) => g.groups.includes(group)).length;
       this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), shards!, reads);
     }
+  }
+
+  /** With offload the shard is published where it lies. */
+  private listAnnouncement(unit: string, region: number): void {
+    this.draft.list({
+      kind: 'download',
+      lane: 'host',
+      phase: 'forward',
+      label: `announce ${unit}`,
+      unit,
+      visit: this.draft.nextVisit(),
+      action: { type: 'announce', region },
+    });
   }
 
   private listGathers(visit: number, afterReductions: boolean): void {
@@ -181,6 +208,10 @@ class Body {
       const { group, layout, parameters, shards } = this.groups[number];
       const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
       const c = { kind: 'all-gather', unit: group.name, phase: g.phase, name: `${group.name} ${g.name}` } as const;
+      if (parameters.space === 'host') {
+        gatherFromHosts(draft, c, { host: parameters, target: draft.whole(target), sharding: shards!, after });
+        return target;
+      }
       const source = draft.whole(parameters);
       const regions = this.regions[number]!;
       gather(draft, c, { source, target: draft.whole(target), sharding: shards!, regions, after });
@@ -253,7 +284,7 @@ class Body {
 
   /**
    * One round of a group's gradients: within the row to this rank's shard, then between the rows a chunk at a time, added
-   * to the rounds before; after the last, the chunks are gathered again.
+   * to the rounds before; after the last, the chunks are gathered again. With offload the sum then goes to the host.
    */
   private listReduction(index: number, round: number, isLast: boolean): void {
     const { draft } = this;
@@ -264,26 +295,34 @@ class Body {
     const c = { unit: group.name, phase: 'backward', name: `gradients ${group.name}${tag}` } as const;
     const mean = { scale: 1 / this.input.world, accumulate: round > 0 };
     let full = draft.whole(whole);
-    if (shards) {
+    if (shards && shards.group.ranks.length > 1) {
       const bytes = layout.shardElements * 4;
-      if (!replicas) this.reduced[index] ??= draft.tensor(`gradients ${group.name}`, bytes, 'gradients');
+      if (!replicas) this.reduced[index] ??= draft.tensor(`reduced gradients ${group.name}`, bytes, 'gradients');
       const target = this.reduced[index] ?? draft.tensor(`row ${c.name}`, bytes, 'gradients');
       const reduction = replicas ? { scale: 1, accumulate: false } : mean;
       const kind = 'reduce-scatter';
       reduceScatter(draft, { ...c, kind }, { full, target: draft.whole(target), sharding: shards, reduction });
       full = draft.whole(target);
     }
-    if (!replicas) {
-      if (!shards) this.reduced[index] = whole;
-      return;
+    if (replicas) {
+      const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
+      const bytes = replicas.shardElements * 4;
+      const chunk = this.chunks[index] ?? draft.tensor(`reduced ${group.name}`, bytes, 'workspace');
+      this.chunks[index] = chunk;
+      reduceScatter(draft, between, { full, target: draft.whole(chunk), sharding: replicas, reduction: mean });
+      if (isLast) gatherReduced(draft, between, { reduced: chunk, target: full, sharding: replicas });
     }
-    const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
-    const chunk = this.chunks[index] ?? draft.tensor(`reduced ${group.name}`, replicas.shardElements * 4, 'workspace');
-    this.chunks[index] = chunk;
-    reduceScatter(draft, between, { full, target: draft.whole(chunk), sharding: replicas, reduction: mean });
-    if (!isLast) return;
-    gatherReduced(draft, between, { reduced: chunk, target: full, sharding: replicas });
     this.reduced[index] = draft.tensors[full.tensor];
+    if (isLast) this.listHostGradients(index);
+  }
+
+  /** With offload the norm's row sums are taken while the gradients are on the device; then they are stored. */
+  private listHostGradients(index: number): void {
+    const { group, hostGradients } = this.groups[index];
+    const gradients = this.reduced[index];
+    if (!hostGradients || !gradients) return;
+    this.rows.listLocal(index, gradients, this.draft.nextVisit(), 'backward');
+    listStore(this.draft, group.name, 'backward', [{ device: gradients, host: hostGradients }]);
   }
 
   private rangeOf(value: Value): Range {

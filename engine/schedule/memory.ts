@@ -14,7 +14,7 @@ import {
 /** A GPUBuffer that a rank holds from before step 0 to the end. */
 export interface Slab {
   readonly bytes: number;
-  readonly space: Space | 'uniform';
+  readonly space: Exclude<Space, 'host'> | 'uniform';
 }
 
 /** Where a tensor lies. */
@@ -81,7 +81,7 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   const staging = new Map<string, number>();
   for (const { tensors, lives } of programs)
     for (const t of tensors) {
-      if (t.space === 'device' || lives[t.id].first < 0) continue;
+      if (t.space === 'device' || t.space === 'host' || lives[t.id].first < 0) continue;
       const known = staging.get(t.name);
       if (known === undefined) staging.set(t.name, slabs.push({ bytes: roundUp(t.bytes, 16), space: t.space }) - 1);
       else slabs[known] = { ...slabs[known], bytes: Math.max(slabs[known].bytes, roundUp(t.bytes, 16)) };
@@ -170,7 +170,7 @@ export function roundUp(value: number, multiple: number): number {
 /** What is live at each step, by category: tensors created and not yet freed, and those that the step itself touches. */
 export function liveBytes(schedule: Pick<Schedule, 'tensors' | 'steps'>): BytesByCategory[] {
   const now = emptyCategories();
-  for (const t of schedule.tensors) if (t.state) now[t.category] += t.bytes;
+  for (const t of schedule.tensors) if (t.state && t.space !== 'host') now[t.category] += t.bytes;
   const later: number[] = [];
   return schedule.steps.map((step) => {
     for (const id of later.splice(0)) now[schedule.tensors[id].category] -= schedule.tensors[id].bytes;

@@ -1,21 +1,17 @@
 import type { OptimizerConfig } from '../config.ts';
-import type { Model } from '../model/model.ts';
 import { matchesPattern } from '../model/name-pattern.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
-import { rowSquareSums } from '../ops/norm/row-square-sums.ts';
 import { TREE_SUM_INPUTS, treeSum } from '../ops/norm/tree-sum.ts';
 import { adam } from '../ops/optimizer/adam.ts';
 import { sgd } from '../ops/optimizer/sgd.ts';
 import { sgdPlain } from '../ops/optimizer/sgd-plain.ts';
 import { stepControl } from '../ops/optimizer/step-control.ts';
-import { rowSumLayout, type ShardLayout } from '../ops/shard/layout.ts';
-import { unshard } from '../ops/shard/unshard.ts';
-import { gather, publishShard } from './collectives.ts';
+import type { ShardLayout } from '../ops/shard/layout.ts';
 import type { Draft } from './draft.ts';
-import { shardGroup } from './mesh.ts';
-import type { Range, Tensor } from './schedule.ts';
-import { constantTable, rowOrder, type StoredGroup, shardingOf } from './storage.ts';
-import type { StrategyPlan } from './strategies/strategy.ts';
+import type { NormRows } from './norm-rows.ts';
+import { listHostCopy } from './offload.ts';
+import type { HostCopy, Range, Tensor } from './schedule.ts';
+import type { StoredGroup } from './storage.ts';
 
 /** How gradients are clipped before the update: to a global norm or each element to a value, or not at all. */
 export interface Clipping {
@@ -25,8 +21,6 @@ export interface Clipping {
 
 export interface OptimizerInput {
   readonly draft: Draft;
-  readonly program: { readonly model: Model };
-  readonly strategy: StrategyPlan;
   readonly optimizer: OptimizerConfig;
   readonly clipping: Clipping;
   readonly stopOnNonFinite: boolean;
@@ -35,6 +29,7 @@ export interface OptimizerInput {
   readonly control: Tensor;
   /** The reduced gradients of each group; none for a frozen one. */
   readonly reduced: readonly (Tensor | undefined)[];
+  readonly rows: NormRows;
 }
 
 /** A group that is trained, with its reduced gradients. */
@@ -48,16 +43,18 @@ interface TrainedGroup extends StoredGroup {
  * whatever the strategy, so the same bits.
  */
 export function listOptimizer(input: OptimizerInput): void {
-  const { draft, control, optimizer, clipping } = input;
-  const trained = input.groups.flatMap((group, i): TrainedGroup[] => {
-    const gradients = input.reduced[i];
-    return gradients ? [{ ...group, gradients }] : [];
+  const { draft, control, optimizer, clipping, rows } = input;
+  const sums = draft.nextVisit();
+  input.groups.forEach(({ hostGradients }, index) => {
+    const gradients = input.reduced[index];
+    // With offload they were summed before they were stored.
+    if (gradients && !hostGradients) rows.listLocal(index, gradients, sums, 'optimizer');
   });
-  const rows = listRows(input, trained);
+  const all = rows.listGather(sums);
   const visit = draft.nextVisit();
-  const compute = (kernel: Kernel, operands: readonly Range[], params: Params, unit = 'root') =>
-    listCompute(draft, visit, unit, kernel, operands, params);
-  const total = listTreeSum(draft, compute, rows);
+  const compute = (kernel: Kernel, operands: readonly Range[], params: Params) =>
+    listCompute(draft, visit, 'root', kernel, operands, params);
+  const total = listTreeSum(draft, compute, all);
   const corrections = biasCorrections(optimizer, input.steps);
   const table = draft.constant('bias corrections', corrections.byteLength, corrections);
   compute(stepControl, [draft.whole(control), draft.whole(total), draft.whole(table)], {
@@ -65,18 +62,71 @@ export function listOptimizer(input: OptimizerInput): void {
     stopOnNonFinite: input.stopOnNonFinite ? 1 : 0,
     maxNorm: clipping.maxNorm ?? 0,
   });
-  for (const stored of trained) {
-    const tensors = [stored.parameters, ...Object.values(stored.state), stored.gradients, control];
-    for (const run of updateRuns(stored.layout, optimizer)) {
-      const { kernel, params } = updateOf(optimizer, run, clipping);
-      compute(
-        kernel,
-        tensors.map((t) => draft.whole(t)),
-        params,
-        stored.group.name,
-      );
-    }
+  input.groups.forEach((group, index) => {
+    const gradients = input.reduced[index];
+    if (!gradients) return;
+    if (group.hostGradients) listOffloadedUpdate(input, group, group.hostGradients);
+    else listUpdate(input, visit, { ...group, gradients });
+  });
+}
+
+function listUpdate(
+  { draft, control, optimizer, clipping }: OptimizerInput,
+  visit: number,
+  stored: TrainedGroup,
+): void {
+  const tensors = [stored.parameters, ...Object.values(stored.state), stored.gradients, control];
+  const operands = tensors.map((t) => draft.whole(t));
+  for (const run of updateRuns(stored.layout, optimizer)) {
+    const { kernel, params } = updateOf(optimizer, run, clipping);
+    listCompute(draft, visit, stored.group.name, kernel, operands, params);
   }
+}
+
+/**
+ * The update of a group on the host: it streams through the device in windows, the next fetched while one is computed, so
+ * that the links are kept busy (ZeRO-Offload, Ren et al. 2021, with the update left to the device).
+ */
+function listOffloadedUpdate(input: OptimizerInput, stored: StoredGroup, hostGradients: Tensor): void {
+  const { draft, control, optimizer, clipping } = input;
+  const { group, layout } = stored;
+  const kept = [stored.parameters, ...Object.values(stored.state)];
+  const hosts = [...kept, hostGradients];
+  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / hosts.length / 4) * 4);
+  const windows: { begin: number; n: number }[] = [];
+  for (let begin = 0; begin < layout.shardElements; begin += most)
+    windows.push({ begin, n: Math.min(most, layout.shardElements - begin) });
+  const part = (host: Tensor, device: Tensor, { begin, n }: { begin: number; n: number }): HostCopy => ({
+    host: { tensor: host.id, offsetBytes: begin * 4, bytes: n * 4 },
+    device: { tensor: device.id, offsetBytes: 0, bytes: n * 4 },
+  });
+  const fetched = windows.map((w, i) =>
+    hosts.map((host) => draft.tensor(`window ${i} ${host.name}`, w.n * 4, host.category)),
+  );
+  const fetch = (i: number) =>
+    listHostCopy(
+      draft,
+      'fetch',
+      group.name,
+      'optimizer',
+      hosts.map((host, k) => part(host, fetched[i][k], windows[i])),
+    );
+  const runs = updateRuns(layout, optimizer);
+  fetch(0);
+  windows.forEach(({ begin, n }, i) => {
+    if (i + 1 < windows.length) fetch(i + 1);
+    const visit = draft.nextVisit();
+    const operands = [...fetched[i], control].map((t) => draft.whole(t));
+    for (const run of runs) {
+      const from = Math.max(run.offset, begin);
+      const to = Math.min(run.offset + run.n, begin + n);
+      if (from >= to) continue;
+      const { kernel, params } = updateOf(optimizer, { ...run, offset: from - begin, n: to - from }, clipping);
+      listCompute(draft, visit, group.name, kernel, operands, params);
+    }
+    const stores = kept.map((host, k) => part(host, fetched[i][k], windows[i]));
+    listHostCopy(draft, 'store', group.name, 'optimizer', stores);
+  });
 }
 
 function listCompute(
@@ -96,56 +146,6 @@ function listCompute(
     visit,
     action: { type: 'dispatch', dispatch: draft.dispatch(kernel, operands, params) },
   });
-}
-
-/** The sums of squares of all rows of the model, on every rank: each sums its own rows, then all gather. */
-function listRows({ draft, program, strategy }: OptimizerInput, groups: readonly TrainedGroup[]): Tensor {
-  const { totalRows } = rowOrder(program.model);
-  const align = draft.alignElements();
-  const visit = draft.nextVisit();
-  const starts: number[] = [];
-  let localRows = 0;
-  for (const { layout } of groups) {
-    starts.push(localRows);
-    localRows += Math.ceil(layout.localRows / align) * align;
-  }
-  const local = draft.tensor('norm local rows', localRows * 4, 'workspace');
-  const place = shardGroup(strategy.mesh, draft.rank);
-  groups.forEach(({ group, layout, table, gradients }, i) => {
-    const rows = { tensor: local.id, offsetBytes: starts[i] * 4, bytes: layout.localRows * 4 };
-    const params = {
-      segments: layout.segments.length,
-      totalRows: layout.localRows,
-      rank: place.index,
-    };
-    listCompute(draft, visit, group.name, rowSquareSums, [table, draft.whole(gradients), rows], params);
-  });
-  const layout = allRows(groups, starts, localRows, totalRows);
-  const table = constantTable(draft, 'table norm rows', layout);
-  const sharding = shardingOf(layout, table, place);
-  const all = draft.tensor('norm rows', totalRows * 4, 'workspace');
-  if (strategy.mesh.shard === 1) {
-    const params = { segments: sharding.segments, begin: 0, count: localRows, rank: 0, sourceOffset: 0 };
-    listCompute(draft, visit, 'root', unshard, [table, draft.whole(local), draft.whole(all)], params);
-    return all;
-  }
-  const name = { kind: 'all-gather', unit: 'root', phase: 'optimizer', name: 'norm rows' } as const;
-  const regions = publishShard(draft, name, draft.whole(local), sharding, 1);
-  gather(draft, name, { source: draft.whole(local), target: draft.whole(all), sharding, regions });
-  return all;
-}
-
-/** The layout that takes each rank's vector of row sums, group after group, to the order of all rows. */
-function allRows(
-  groups: readonly StoredGroup[],
-  starts: readonly number[],
-  localRows: number,
-  totalRows: number,
-): ShardLayout {
-  const segments = groups.flatMap(({ layout }, i) =>
-    rowSumLayout(layout).segments.map((s) => ({ ...s, shardOffset: s.shardOffset + starts[i] })),
-  );
-  return { ...groups[0].layout, segments, shardElements: localRows, fullElements: totalRows, localRows };
 }
 
 function listTreeSum(

@@ -32,8 +32,8 @@ export type StepKind =
 
 export type StepPhase = 'forward' | 'backward' | 'optimizer';
 
-/** Where a tensor lives: in a device slab, or in a staging buffer of its own that the host maps. */
-export type Space = 'device' | 'upload' | 'download';
+/** Where a tensor lives: in a device slab, in a staging buffer of its own that the host maps, or (offload) on the host. */
+export type Space = 'device' | 'upload' | 'download' | 'host';
 
 export interface Tensor {
   readonly id: number;
@@ -43,6 +43,8 @@ export interface Tensor {
   readonly space: Space;
   /** Kept from step to step: parameters, optimizer state, tables. All others live from first to last use in a step. */
   readonly state: boolean;
+  /** For a host tensor that peers read: the mailbox region that it is. */
+  readonly region?: number;
   /** For tensors filled once, before step 0. */
   readonly contents?: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>;
 }
@@ -61,6 +63,12 @@ export interface Dispatch {
   readonly params: Params;
   /** Which variant runs: part of the schedule, so that every rank runs the same. */
   readonly tiled: boolean;
+}
+
+/** Equally many bytes of a host tensor and a device tensor. */
+export interface HostCopy {
+  readonly host: Range;
+  readonly device: Range;
 }
 
 export type Action =
@@ -89,12 +97,20 @@ export type Action =
       /** Byte offset in each peer's region. */
       readonly inboxOffsets: readonly number[];
       readonly bytesPerPeer: number;
+      /** With offload this rank's own bytes come from the host too: the part, and its place among the peers'. */
+      readonly own: { readonly part: Range; readonly slot: number } | null;
       /** A slower link to simulate, in 10^9 bytes a second. */
       readonly linkGBps: number | null;
       readonly staging: Range;
       readonly received: Range;
       readonly place: readonly Dispatch[];
     }
+  /** Publishes a host tensor that is a region: its peers may read what the step before left there. */
+  | { readonly type: 'announce'; readonly region: number }
+  /** Copies parts of host tensors to the device, through one staging slot. */
+  | { readonly type: 'fetch'; readonly parts: readonly HostCopy[]; readonly staging: Range }
+  /** Copies parts of device tensors to the host, through one staging slot. */
+  | { readonly type: 'store'; readonly parts: readonly HostCopy[]; readonly staging: Range }
   /** The host reads the control tensor and exchanges the losses: the end of the step. */
   | { readonly type: 'report'; readonly control: Range; readonly staging: Range; readonly region: number }
   /** Nothing runs: the tensors' ranges may be used again. */
@@ -155,6 +171,7 @@ export function touches(action: Action): readonly { range: Range; access: Access
       ];
     case 'collect':
       return [
+        ...(action.own ? [{ range: action.own.part, access: 'read' as const }] : []),
         { range: action.staging, access: 'write' },
         { range: action.received, access: 'write' },
         ...action.place.flatMap(dispatchTouches),
@@ -164,6 +181,23 @@ export function touches(action: Action): readonly { range: Range; access: Access
         { range: action.control, access: 'read' },
         { range: action.staging, access: 'write' },
       ];
+    case 'fetch':
+      return [
+        { range: action.staging, access: 'write' },
+        ...action.parts.flatMap(({ host, device }) => [
+          { range: host, access: 'read' as const },
+          { range: device, access: 'write' as const },
+        ]),
+      ];
+    case 'store':
+      return [
+        { range: action.staging, access: 'write' },
+        ...action.parts.flatMap(({ host, device }) => [
+          { range: device, access: 'read' as const },
+          { range: host, access: 'write' as const },
+        ]),
+      ];
+    case 'announce':
     case 'free':
       return [];
   }

@@ -2,7 +2,7 @@ import type { OptimizerConfig } from '../config.ts';
 import type { Model } from '../model/model.ts';
 import { elementsOf } from '../ops/graph.ts';
 import { SEGMENT_COLUMNS, type ShardLayout, shardLayout, shardTable } from '../ops/shard/layout.ts';
-import type { Sharding } from './collectives.ts';
+import { hostShardRegion, type Sharding } from './collectives.ts';
 import type { Draft } from './draft.ts';
 import { type Mesh, type RankGroup, replicaGroup, shardGroup } from './mesh.ts';
 import type { Range, Tensor } from './schedule.ts';
@@ -22,7 +22,12 @@ export interface StoredGroup {
   readonly shards: Sharding | null;
   /** How gradients travel between the rows; null when there is one row. */
   readonly replicas: Sharding | null;
+  /** With offload, where the reduced gradients are kept until the optimizer; parameters and state are on the host too. */
+  readonly hostGradients: Tensor | null;
 }
+
+/** How often a step gathers a group, for ranks that keep it on the host; 0 without offload. */
+export type HostGathers = (group: number) => number;
 
 /** First row of each parameter in the one order of all rows by which a norm is added: state_dict order. */
 export function rowOrder(model: Model): { rowStart: ReadonlyMap<string, number>; totalRows: number } {
@@ -48,11 +53,12 @@ export function storeGroups(
   { mesh, groups }: Pick<StrategyPlan, 'mesh' | 'groups'>,
   optimizer: OptimizerConfig,
   linkGBps: number | null,
+  hostGathers: HostGathers | null,
 ): StoredGroup[] {
   const shapes = new Map(model.parameters.map((p) => [p.name, p.shape]));
   const { rowStart } = rowOrder(model);
   const align = draft.alignElements();
-  return groups.map((group): StoredGroup => {
+  return groups.map((group, index): StoredGroup => {
     const parameters = group.parameters.map((name) => {
       const [rows = 1, ...rest] = shapes.get(name)!;
       return { name, rows, rowLength: elementsOf(rest), rowStart: rowStart.get(name)! };
@@ -61,17 +67,23 @@ export function storeGroups(
     const layout =
       mesh.shard > 1 ? shardLayout(parameters, mesh.shard, undefined, align) : shardLayout(parameters, 1, align);
     const bytes = layout.shardElements * 4;
-    const names = group.trainable ? optimizerStateNames(optimizer) : [];
-    const state = names.map((name) => [name, draft.state(`${name} ${group.name}`, bytes, 'optimizer')] as const);
     const table = constantTable(draft, `table ${group.name}`, layout);
+    const isSharded = mesh.shard > 1 || hostGathers !== null;
+    const shards = isSharded ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null;
+    const keep = (name: string, category: 'parameters' | 'optimizer' | 'gradients', region?: number) =>
+      hostGathers ? draft.host(name, bytes, category, region) : draft.state(name, bytes, category);
+    const region =
+      hostGathers && shards ? hostShardRegion(draft, `shard ${group.name}`, shards, hostGathers(index)) : undefined;
+    const names = group.trainable ? optimizerStateNames(optimizer) : [];
     return {
       group,
       layout,
-      parameters: draft.state(`parameters ${group.name}`, bytes, 'parameters'),
-      state: Object.fromEntries(state),
+      parameters: keep(`parameters ${group.name}`, 'parameters', region),
+      state: Object.fromEntries(names.map((name) => [name, keep(`${name} ${group.name}`, 'optimizer')] as const)),
       table,
-      shards: mesh.shard > 1 ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null,
+      shards,
       replicas: group.trainable ? replicasOf(draft, mesh, group, layout, linkGBps) : null,
+      hostGradients: hostGathers && group.trainable ? keep(`gradients ${group.name}`, 'gradients') : null,
     };
   });
 }

@@ -1,0 +1,58 @@
+import type { Mailbox } from '../comm/mailbox.ts';
+import { StudioError } from '../errors.ts';
+import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import type { Range, Tensor } from '../schedule/schedule.ts';
+
+/**
+ * The tensors that a rank keeps on the host: memory of its own, or its mailbox region where peers read it. A region may be
+ * written once the peers have read what it held; it is published by the schedule's `announce`.
+ */
+export class HostTensors {
+  private readonly own = new Map<string, Uint8Array<ArrayBuffer>>();
+  private readonly writing = new Set<number>();
+
+  constructor(
+    run: CompiledRun,
+    private readonly mailbox: Mailbox,
+  ) {
+    for (const { schedule } of run.steps)
+      for (const t of schedule.tensors)
+        if (t.space === 'host' && t.region === undefined && !this.own.has(t.name))
+          this.own.set(t.name, new Uint8Array(t.bytes));
+  }
+
+  /** A range's bytes, for reading. */
+  read(step: CompiledStep, range: Range): Uint8Array<ArrayBuffer> {
+    const tensor = step.schedule.tensors[range.tensor];
+    return this.all(tensor).subarray(range.offsetBytes, range.offsetBytes + range.bytes);
+  }
+
+  /** A range's bytes, for writing; waits until nobody reads what they hold. */
+  async write(step: CompiledStep, range: Range): Promise<Uint8Array<ArrayBuffer>> {
+    const { region } = step.schedule.tensors[range.tensor];
+    if (region !== undefined && !this.writing.has(region)) {
+      await this.mailbox.beginWrite(region);
+      this.writing.add(region);
+    }
+    return this.read(step, range);
+  }
+
+  /** Lets the peers read the region. */
+  announce(region: number): void {
+    if (!this.writing.delete(region))
+      throw new StudioError('internal', `region ${region} is announced and was not written since the last time`);
+    this.mailbox.publish(region);
+  }
+
+  private all(tensor: Tensor): Uint8Array<ArrayBuffer> {
+    const bytes = tensor.region === undefined ? this.own.get(tensor.name) : this.mailbox.outbox(tensor.region);
+    if (!bytes) throw new StudioError('internal', `${tensor.name} is not kept on the host`);
+    return bytes;
+  }
+}
+
+/** Bytes of the host tensors that are not mailbox regions. */
+export function ownHostBytes(run: CompiledRun): number {
+  const { tensors } = run.steps[0].schedule;
+  return tensors.reduce((sum, t) => sum + (t.space === 'host' && t.region === undefined ? t.bytes : 0), 0);
+}
