@@ -1,13 +1,15 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { type ByteSource, bytesSource, memorySink } from './byte-source.ts';
+import { type ByteSource, bytesSource, memorySink, sliceSource } from './byte-source.ts';
 import type { CheckpointContent, TensorContent } from './checkpoint-content.ts';
 import { type DcpFolder, META_FILE, openDcpFolder } from './dcp-folder.ts';
 import { chunkRows, folderMetadata, rankFileName, writeMetaFile, writeRankFile } from './dcp-folder-writer.ts';
 import { METADATA_FILE } from './dcp-metadata.ts';
 import { elementCount } from './dtype.ts';
+import { readPickle } from './pickle-reader.ts';
 import { openTorchFile } from './torch-file.ts';
-import { isTensor } from './torch-globals.ts';
+import { isTensor, torchGlobals, torchPersistent } from './torch-globals.ts';
+import { openZip, readZipEntry } from './zip-reader.ts';
 
 const REFERENCE = new URL('../testdata/demo-transformer/', import.meta.url);
 const SAVE_ID = '0123456789abcdef';
@@ -106,6 +108,41 @@ describe('saved by any number of ranks, loaded by any number', () => {
     await writeRankFile(content(asked), 3, 4, SAVE_ID, memorySink());
     // The last of four: one row of 13 (a tied tensor once, its state once), nothing of the others but a plane of the cube.
     expect(asked.elements).toBe(3 + 3 + 6);
+  });
+
+  test('9.3: what a rank writes falls with the number of ranks', async () => {
+    const large = { ...content(), model: new Map([['w', tensor('w', [4096, 16])]]), optimizer: null };
+    const bytesOf = async (world: number) => {
+      const sink = memorySink();
+      await writeRankFile(large, 0, world, SAVE_ID, sink);
+      return sink.bytes().length;
+    };
+    const [alone, ...shared] = await Promise.all([1, 2, 4, 8].map(bytesOf));
+    for (const [i, bytes] of shared.entries()) expect(bytes).toBeLessThan(alone / 2 ** (i + 1) + 4096);
+  });
+
+  test('9.50: every pickle in the folder is one that torch reads with weights_only', async () => {
+    const files = await save(2);
+    const folder = await openDcpFolder('run', files);
+    const places = [...folder.tensors.values()].flatMap(({ parts }) => parts.map(({ place }) => place));
+    places.push(...[...folder.values.values()].map(({ place }) => place));
+    const whole = { file: META_FILE, start: 0, bytes: files.get(META_FILE)!.bytes };
+    const named = new Set<string>();
+    for (const { file, start, bytes } of [...places, whole]) {
+      const archive = await openZip(sliceSource(files.get(file)!, start, bytes));
+      const pickle = await readZipEntry(archive, archive.entries.get('archive/data.pkl')!, 1e6);
+      expect([...pickle.subarray(0, 2)]).toEqual([0x80, 2]); // protocol 2
+      const globals = (module: string, name: string) => {
+        named.add(`${module}.${name}`);
+        return torchGlobals(module, name);
+      };
+      readPickle(pickle, { file, globals, persistent: torchPersistent });
+    }
+    expect([...named].sort()).toEqual([
+      'collections.OrderedDict',
+      'torch.FloatStorage',
+      'torch._utils._rebuild_tensor_v2',
+    ]);
   });
 
   test('options, state, other keys', async () => {

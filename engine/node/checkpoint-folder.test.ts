@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -125,6 +125,11 @@ describe('saving', () => {
     expect((await once(sums, 'exit'))[0]).toBe(0);
     expect(bytes).toBe(files.reduce((sum, file) => sum + file.bytes, 0));
     expect(await listCheckpoints(folder)).toEqual([{ path, format: 'sharded', step: 10, bytes, sha256 }]);
+  });
+
+  test('9.8: it loads at once, in the same process, as often as asked', async () => {
+    await save(10);
+    await load(10);
     await load(10);
   });
 
@@ -332,5 +337,37 @@ describe('a disk that fails', () => {
     expect((await readdir(folder)).sort()).toEqual(['step-000001', 'step-000001.sha256']);
     await save(2);
     for (const step of [1, 2]) await load(step);
+  });
+});
+
+describe('a disk that is full', () => {
+  const mount = (size: string) => {
+    const result = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'tmpfs', folder], { stdio: 'ignore' });
+    return result.status === 0;
+  };
+  afterEach(() => {
+    spawnSync('umount', ['-l', folder], { stdio: 'ignore' });
+  });
+
+  test('a real one: saves fail with the reason until there is room; none that was whole is lost', async (context) => {
+    if (!mount('64k')) return context.skip('only root may mount a file system');
+    const whole: number[] = [];
+    for (let step = 1; step <= 12; step++) {
+      const failure = await save(step).then(
+        () => null,
+        (error: Error) => error,
+      );
+      if (failure) {
+        expect(failure.message).toMatch(/disk is full/);
+        await removeCheckpointLeftovers(folder);
+      } else whole.push(step);
+      expect(await steps()).toEqual(whole);
+      for (const saved of whole) await load(saved);
+    }
+    expect(whole.length).toBeGreaterThan(1);
+    expect(whole.length).toBeLessThan(12);
+    await deleteCheckpoint(join(folder, checkpointName(whole[0], 'sharded')));
+    await save(13);
+    await load(13);
   });
 });
