@@ -1,3 +1,5 @@
+import { quickStartConfigs } from '../../engine/quick-start.ts';
+
 /** Experiments to start from: what a person would write, defaults left out. */
 export interface Preset {
   readonly id: string;
@@ -12,14 +14,14 @@ export const PRESETS: readonly Preset[] = [
   {
     id: 'demo',
     label: 'Quick demo',
-    about: 'The demo Transformer on Moby-Dick, FULL_SHARD on two ranks, ten steps',
-    config: { name: 'demo-full-shard' },
+    about: 'The demo Transformer on Moby-Dick, FULL_SHARD on two ranks: half of the quick start',
+    config: { ...quickStartConfigs.fullShard, name: 'demo-full-shard' },
   },
   {
     id: 'demo-ddp',
     label: 'Quick demo, DDP',
-    about: 'The same under DDP: the other half of the comparison',
-    config: { name: 'demo-ddp', strategy: 'ddp' },
+    about: 'The same under DDP: the other half',
+    config: { ...quickStartConfigs.ddp, name: 'demo-ddp' },
   },
   {
     id: 'learning',

@@ -2,6 +2,7 @@
 
 import { useQuery } from '@tanstack/react-query';
 import { useMemo } from 'react';
+import { quickStartConfigs } from '../../../engine/quick-start.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { getCorpus } from '../../_lib/api.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
@@ -12,7 +13,7 @@ import { MemoryTimeline } from './memory-timeline.tsx';
 
 const PAIR = [
   { key: 'ddp', label: 'DDP' },
-  { key: 'fsdp', label: 'FULL_SHARD' },
+  { key: 'fullShard', label: 'FULL_SHARD' },
 ] as const;
 
 /** The quick start's two runs as the planner sees them, on one scale: the answer before the question is run. */
@@ -26,11 +27,11 @@ export function PredictedPair() {
   const jobs = useMemo(
     () =>
       vocabSize
-        ? PAIR.map(({ key }) => ({
-            key,
-            config: { model: { kind: 'demo-transformer', vocabSize }, strategy: key },
-            profile: builtInProfiles.software,
-          }))
+        ? PAIR.map(({ key }) => {
+            const config = quickStartConfigs[key];
+            const model = { ...config.model, vocabSize };
+            return { key, config: { ...config, model }, profile: builtInProfiles.software };
+          })
         : null,
     [vocabSize],
   );

@@ -1,4 +1,5 @@
 import { StudioError } from '../../../engine/errors.ts';
+import { quickStartConfigs } from '../../../engine/quick-start.ts';
 import { CreateRun, type QuickStart, type Run } from '../../contract.ts';
 import { newRunId } from '../../runs/run-id.ts';
 import { configOf, toRun, toSummary } from '../../runs/run-store.ts';
@@ -44,8 +45,8 @@ export function runRoutes({ store, scheduler, folder }: Services): Route[] {
       path: '/quick-start',
       async handle() {
         const group = `quick-start-${newRunId()}`;
-        const ddp = await submit({ name: 'DDP, 2 ranks', devices: 2, strategy: 'ddp' }, group);
-        const fullShard = await submit({ name: 'FULL_SHARD, 2 ranks', devices: 2, strategy: 'fsdp' }, group);
+        const ddp = await submit(quickStartConfigs.ddp, group);
+        const fullShard = await submit(quickStartConfigs.fullShard, group);
         const body: QuickStart = { group, runs: [toSummary(ddp), toSummary(fullShard)] };
         return { status: 201, body };
       },
