@@ -52,8 +52,8 @@ export class DcpFolder {
     readonly tensors: ReadonlyMap<string, DcpFolderTensor>,
     /** What is no tensor: options of the optimizer. */
     readonly values: ReadonlyMap<string, DcpFolderValue>,
-    /** The keys of meta.pt, or null where there is none (torch's own checkpoints, without Fabric). */
-    readonly meta: PyDict | null,
+    /** meta.pt, whose value is a dict, or null where there is none (torch's own checkpoints, without Fabric). */
+    readonly metaFile: TorchFile | null,
     private readonly files: ReadonlyMap<string, ByteSource>,
   ) {}
 
@@ -86,14 +86,24 @@ export class DcpFolder {
     return out;
   }
 
+  /** The keys of meta.pt. */
+  get meta(): PyDict | null {
+    return this.metaFile && (this.metaFile.value as PyDict);
+  }
+
   /** A value that is no tensor, by the restricted reader. */
   async readValue(name: string): Promise<PyValue> {
+    return (await this.openValue(name)).value;
+  }
+
+  /** The same as the torch file that it is: the value may hold tensors deep inside. */
+  async openValue(name: string): Promise<TorchFile> {
     const value = this.values.get(name);
     if (!value) throw new StudioError('internal', `${this.name} has no value ${name}.`);
     if (value.place.bytes > MAX_BYTES_ITEM) {
       throw new StudioError('too-large', `${this.name}: ${name} has ${value.place.bytes} bytes.`);
     }
-    return (await openTorchFile(await this.entrySource(value.place))).value;
+    return openTorchFile(await this.entrySource(value.place));
   }
 
   /** Reads every entry once and throws 'bad-file' where a CRC-32 is another, or an entry is not what `.metadata` says. */
@@ -102,7 +112,8 @@ export class DcpFolder {
       if (tensor.fault) throw bad(this.name, `${tensor.name}: ${tensor.fault}`);
       for (const part of tensor.parts) await (await this.openPart(tensor, part)).file.verify();
     }
-    for (const { place } of this.values.values()) await (await openTorchFile(await this.entrySource(place))).verify();
+    for (const name of this.values.keys()) await (await this.openValue(name)).verify();
+    await this.metaFile?.verify();
   }
 
   private tensor(name: string): DcpFolderTensor {
@@ -207,10 +218,10 @@ export async function openDcpFolder(name: string, files: ReadonlyMap<string, Byt
     if (facts.kind === 'bytes') values.set(item, { name: item, path, place: placeOf(item, null) });
     else tensors.set(item, tensorOf(item, path, facts, placeOf));
   }
-  const meta = await readMeta(name, files.get(META_FILE));
-  const saveId = meta?.get(SAVE_ID_KEY);
+  const metaFile = await openMeta(name, files.get(META_FILE));
+  const saveId = metaFile && (metaFile.value as PyDict).get(SAVE_ID_KEY);
   if (typeof saveId === 'string') await checkSaveId(name, saveId, places, files);
-  return new DcpFolder(name, tensors, values, meta, files);
+  return new DcpFolder(name, tensors, values, metaFile, files);
 }
 
 type PlaceOf = (name: string, offsets: readonly number[] | null) => DcpPlace;
@@ -251,11 +262,11 @@ function indexPlaces(folder: string, places: readonly DcpPlace[], files: Readonl
   };
 }
 
-async function readMeta(folder: string, source: ByteSource | undefined): Promise<PyDict | null> {
+async function openMeta(folder: string, source: ByteSource | undefined): Promise<TorchFile | null> {
   if (!source) return null;
-  const { value } = await openTorchFile(source);
-  if (!(value instanceof Map)) throw bad(folder, `${META_FILE} holds no dict`);
-  return value;
+  const file = await openTorchFile(source);
+  if (!(file.value instanceof Map)) throw bad(folder, `${META_FILE} holds no dict`);
+  return file;
 }
 
 /**

@@ -8,6 +8,7 @@ import {
   type StoredOptimizerTree,
   storedTensor,
 } from './stored-checkpoint.ts';
+import { openTensors, tensorOpener } from './torch-tree.ts';
 import type { WeightsOptions } from './weights-file.ts';
 
 /** What the paths of a sharded folder spell out. */
@@ -32,7 +33,10 @@ export async function readDcpTree(folder: DcpFolder, options: WeightsOptions): P
   const tied = new Map<string, StoredCheckpointTensor>();
   for (const tensor of folder.tensors.values())
     leaves.push({ path: tensor.path, value: openTensor(folder, tensor, tied) });
-  for (const { name, path } of folder.values.values()) leaves.push({ path, value: await folder.readValue(name) });
+  for (const { name, path } of folder.values.values()) {
+    const file = await folder.openValue(name);
+    leaves.push({ path, value: openTensors(file.value, path, tensorOpener(file)) });
+  }
 
   const optimizers = new Map<string, OptimizerBuilder>();
   for (const { path } of leaves) {

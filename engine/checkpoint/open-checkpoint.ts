@@ -1,10 +1,9 @@
 import { StudioError } from '../errors.ts';
 import type { ByteSource } from './byte-source.ts';
-import { isTensorContent } from './checkpoint-content.ts';
 import { type DcpFolder, openDcpFolder, SAVE_ID_KEY } from './dcp-folder.ts';
 import type { DcpPath } from './dcp-metadata.ts';
 import { readDcpTree } from './dcp-tree.ts';
-import { type PyDict, type PyObject, PyOrderedDict, PyTuple, type PyValue, sequenceItems } from './python-value.ts';
+import { type PyDict, type PyValue, sequenceItems } from './python-value.ts';
 import { openSafetensors, readSafetensors, type SafetensorsFile, startsAsSafetensors } from './safetensors.ts';
 import { readSafetensorsMetadata } from './safetensors-metadata.ts';
 import {
@@ -15,8 +14,8 @@ import {
   wholePart,
 } from './stored-checkpoint.ts';
 import { openTorchFile, startsAsZip, type TorchFile } from './torch-file.ts';
-import { isTensor, type TorchTensor } from './torch-globals.ts';
 import { startsAsLegacyTorch } from './torch-legacy.ts';
+import { isData, openTensors, type TensorOpener, tensorOpener } from './torch-tree.ts';
 import { asOptimizer, chooseStateDict, findStateDicts, type WeightsOptions } from './weights-file.ts';
 
 /** What a path turned out to be: one file, or the files of a folder by name. */
@@ -44,20 +43,7 @@ export async function openCheckpoint(input: CheckpointInput, options: WeightsOpt
 
 function openFullCheckpoint(file: TorchFile, options: WeightsOptions): StoredCheckpoint {
   const { source } = file;
-  const known = new Map<string, StoredCheckpointTensor>();
-  /** Tied tensors are two views of the same elements. */
-  const open = (tensor: TorchTensor, path: DcpPath): StoredCheckpointTensor => {
-    const { storage, storageOffset, dtype, shape, stride } = tensor;
-    const key = `${storage.key} ${storageOffset} ${dtype} ${shape} ${stride}`;
-    const parts = [wholePart(source, shape)];
-    const stored =
-      (shape.includes(0) ? undefined : known.get(key)) ??
-      storedTensor({ name: path.join('.'), dtype, shape, parts }, (first, count) =>
-        file.readElements(tensor, first, count),
-      );
-    known.set(key, stored);
-    return stored;
-  };
+  const open = tensorOpener(file);
   const { path: modelPath, stateDict } = chooseStateDict(source, findStateDicts(file.value), options);
   const model = new Map([...stateDict].map(([name, tensor]) => [name, open(tensor, [...modelPath, name])]));
   const optimizers = findOptimizers(file.value, []).map(({ path, value }) => optimizerTree(source, path, value, open));
@@ -78,12 +64,7 @@ function findOptimizers(value: PyValue, path: DcpPath): { path: DcpPath; value: 
   return (sequenceItems(value) ?? []).flatMap((item, index) => findOptimizers(item, [...path, index]));
 }
 
-function optimizerTree(
-  source: ByteSource,
-  path: DcpPath,
-  value: PyDict,
-  open: (tensor: TorchTensor, path: DcpPath) => StoredCheckpointTensor,
-): StoredOptimizerTree {
+function optimizerTree(source: ByteSource, path: DcpPath, value: PyDict, open: TensorOpener): StoredOptimizerTree {
   const state = new Map<string | number, ReadonlyMap<string, PyValue>>();
   for (const [id, parts] of value.get('state') as PyDict) {
     if ((typeof id !== 'string' && typeof id !== 'number') || !(parts instanceof Map)) {
@@ -102,32 +83,6 @@ function optimizerTree(
   return { path, state, groups };
 }
 
-/** The same tree with tensors that can be read on their own. What else is not plain data is left out. */
-function openTensors(
-  value: PyValue,
-  path: DcpPath,
-  open: (tensor: TorchTensor, path: DcpPath) => StoredCheckpointTensor,
-): PyValue {
-  if (isTensor(value)) return open(value, path);
-  if (value instanceof Map) {
-    const entries: [PyValue, PyValue][] = [];
-    for (const [key, item] of value) {
-      if (isData(key) && isData(item)) entries.push([key, openTensors(item, [...path, String(key)], open)]);
-    }
-    return value instanceof PyOrderedDict ? new PyOrderedDict(entries) : new Map(entries);
-  }
-  const items = sequenceItems(value)
-    ?.filter(isData)
-    .map((item, index) => openTensors(item, [...path, index], open));
-  if (!items) return value;
-  return value instanceof PyTuple ? new PyTuple(items) : items;
-}
-
-/** A dtype, a device or a bare storage is nothing that a checkpoint of ours can say. */
-function isData(value: PyValue): boolean {
-  return isTensor(value) || typeof (value as PyObject | null)?.kind !== 'string';
-}
-
 async function openShardedCheckpoint(folder: DcpFolder, options: WeightsOptions): Promise<StoredCheckpoint> {
   const faults = [...folder.tensors.values()].filter(({ fault }) => fault !== undefined);
   if (faults.length > 0) {
@@ -138,8 +93,9 @@ async function openShardedCheckpoint(folder: DcpFolder, options: WeightsOptions)
     });
   }
   const { model, optimizers, rest } = await readDcpTree(folder, options);
-  for (const [key, value] of folder.meta ?? []) {
-    if (key !== SAVE_ID_KEY && isData(value) && !isTensorContent(value)) rest.set(key, value);
+  if (folder.metaFile) {
+    const meta = openTensors(folder.metaFile.value, [], tensorOpener(folder.metaFile));
+    for (const [key, value] of meta instanceof Map ? meta : []) if (key !== SAVE_ID_KEY) rest.set(key, value);
   }
   return { kind: 'sharded', name: folder.name, model, optimizers, rest, verify: () => folder.verify() };
 }

@@ -1,12 +1,14 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { bytesSource, memorySink } from './byte-source.ts';
+import { type ByteSource, bytesSource, memorySink } from './byte-source.ts';
 import { compareNames, compareOptimizerState, refuseDifferences } from './compare-names.ts';
+import { convertCheckpoint } from './convert-checkpoint.ts';
 import { openCheckpoint } from './open-checkpoint.ts';
 import { PyOrderedDict, type PyValue, tuple } from './python-value.ts';
 import {
   configOf,
   extraOf,
+  isStoredTensor,
   iterOf,
   listTensors,
   readParameter,
@@ -303,6 +305,30 @@ describe('optimizers as users and versions of torch leave them', () => {
     expect(extraOf(checkpoint)).toEqual({ samples: 80, note: 'café' });
     const odd = await written({ model: MODEL(), iter: -1, samples: 'many' });
     expect([iterOf(odd), samplesOf(odd), configOf(odd)]).toEqual([null, null, null]);
+  });
+});
+
+describe('tensors among the other keys', () => {
+  test('of a full file, and of meta.pt: found, and kept through every form that has other keys', async () => {
+    const from = await written({ model: MODEL(), rng: dict({ states: [floats(7, 8)] }), iter: 3 });
+    const files = new Map<string, ByteSource>();
+    const file = async (name: string, write: (sink: ReturnType<typeof memorySink>) => Promise<unknown>) => {
+      const sink = memorySink();
+      await write(sink);
+      files.set(name, bytesSource(name, sink.bytes()));
+    };
+    await convertCheckpoint(from, { kind: 'sharded', ranks: 2, saveId: 'x', file });
+    const sharded = await openCheckpoint({ folder: 'run', files });
+    const sink = memorySink();
+    await convertCheckpoint(sharded, { kind: 'full', sink });
+    const full = await openCheckpoint({ file: bytesSource('full', sink.bytes()) });
+    for (const { rest } of [from, sharded, full]) {
+      const states = (rest.get('rng') as Map<PyValue, PyValue>).get('states') as PyValue[];
+      if (!isStoredTensor(states[0])) throw new Error('no tensor');
+      expect([...new Float32Array((await states[0].readBytes(0, 2)).buffer)]).toEqual([7, 8]);
+    }
+    expect(extraOf(full)).toEqual({ rng: { states: [null] } });
+    await sharded.verify();
   });
 });
 
