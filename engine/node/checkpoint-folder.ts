@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { lstat, mkdir, open, readdir, readFile, rename, rm, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
+import { bufferedSink } from '../checkpoint/buffered-sink.ts';
 import type { ByteSink } from '../checkpoint/byte-source.ts';
 import type { CheckpointContent } from '../checkpoint/checkpoint-content.ts';
 import { META_FILE } from '../checkpoint/dcp-folder.ts';
@@ -67,16 +68,17 @@ export async function writeFolderFile<T>(
   const handle = await naming(path, () => open(path, 'wx'));
   const hash = createHash('sha256');
   let bytes = 0;
-  const sink: ByteSink = {
+  const sink = bufferedSink({
     async write(chunk) {
       const written = naming(path, () => writeAll(handle, chunk));
       hash.update(chunk); // Beside the write, which is in another thread.
       await written;
       bytes += chunk.length;
     },
-  };
+  });
   try {
     const result = await write(sink);
+    await sink.flush();
     await naming(path, () => handle.sync());
     return { file: { name, bytes, sha256: hash.digest('hex') }, result };
   } finally {

@@ -1,0 +1,35 @@
+import type { ByteSink } from './byte-source.ts';
+
+const BUFFER_BYTES = 1024 * 1024;
+
+/** A sink that must be flushed at the end. */
+export interface BufferedSink extends ByteSink {
+  flush(): Promise<void>;
+}
+
+/**
+ * Gathers small chunks, so that the thousands of small records of a rank file are not as many calls of the system. Large
+ * chunks pass through. An error of the inner sink comes out of a later `write` or of `flush`.
+ */
+export function bufferedSink(inner: ByteSink): BufferedSink {
+  const buffer = new Uint8Array(BUFFER_BYTES);
+  let used = 0;
+  const flush = async (): Promise<void> => {
+    const bytes = used;
+    used = 0;
+    if (bytes > 0) await inner.write(buffer.subarray(0, bytes));
+  };
+  return {
+    async write(chunk) {
+      if (used + chunk.length > BUFFER_BYTES) await flush();
+      if (chunk.length > BUFFER_BYTES / 2) {
+        await flush();
+        await inner.write(chunk);
+        return;
+      }
+      buffer.set(chunk, used);
+      used += chunk.length;
+    },
+    flush,
+  };
+}
