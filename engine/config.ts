@@ -328,6 +328,14 @@ function contradictions(c: ExperimentConfig): ConfigProblem[] {
       `${c.precision}: WebGPU has no bfloat16 arithmetic; use ${c.precision === 'bf16-true' ? '16-true' : '16-mixed'}`,
     );
   refuseCheckpoint(c, bad);
+  const { validateEvery } = c.trainer;
+  if (validateEvery !== null && (c.data.kind === 'batches' || c.data.validationFraction === 0))
+    bad(
+      'trainer.validateEvery',
+      c.data.kind === 'batches'
+        ? 'a batches file has no held-out part; use a text, or leave it out'
+        : 'needs data.validationFraction above 0: the part of the text that is held out',
+    );
   return problems;
 }
 
@@ -415,7 +423,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
   };
   if (c.data.kind !== 'batches') {
     unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);
-    unless(c.data.validationFraction === 0, 'data.validationFraction', 'a held-out part');
   }
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
   const s = c.strategy;
@@ -423,8 +430,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
     unless(s.stateDictType !== 'sharded', 'strategy.stateDictType', 'a sharded checkpoint');
   }
   unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
-  const t = c.trainer;
-  unless(t.validateEvery === null, 'trainer.validateEvery', 'validation');
   const k = c.checkpoint;
   unless(k.keepLast === null, 'checkpoint.keepLast', 'deleting older checkpoints');
   unless(k.format === null || k.format === 'full', 'checkpoint.format', `format ${k.format}`);

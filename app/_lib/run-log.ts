@@ -43,6 +43,8 @@ export interface RunLog {
   readonly ranks: Map<number, RankColumns>;
   readonly summaries: Map<number, string>;
   readonly checkpoints: CheckpointRecord[];
+  /** Held-out losses, by the step after which they were taken. */
+  readonly validation: { readonly step: number[]; readonly loss: number[] };
   readonly lines: LogLine[];
   /** Log lines that were let go, oldest first, to bound the page's memory. */
   linesDropped: number;
@@ -61,6 +63,7 @@ export function emptyRunLog(): RunLog {
     ranks: new Map(),
     summaries: new Map(),
     checkpoints: [],
+    validation: { step: [], loss: [] },
     lines: [],
     linesDropped: 0,
   };
@@ -89,6 +92,10 @@ function appendOne(log: RunLog, event: SequencedEvent): void {
       break;
     case 'step':
       appendStep(log, event);
+      break;
+    case 'validation':
+      log.validation.step.push(event.step);
+      log.validation.loss.push(fromWire(event.loss));
       break;
     case 'checkpoint':
       log.checkpoints.push({ path: event.path, format: event.format, step: event.step, sha256: event.sha256 });

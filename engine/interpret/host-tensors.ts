@@ -37,10 +37,9 @@ export class HostTensors {
     return this.read(step, range);
   }
 
-  /** Lets the peers read the region. */
-  announce(region: number): void {
-    if (!this.writing.delete(region))
-      throw new StudioError('internal', `region ${region} is announced and was not written since the last time`);
+  /** Lets the peers read the region: what was written, or once more what they read before. */
+  async announce(region: number): Promise<void> {
+    if (!this.writing.delete(region)) await this.mailbox.beginWrite(region);
     this.mailbox.publish(region);
   }
 

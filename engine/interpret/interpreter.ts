@@ -1,5 +1,6 @@
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { readAgain } from '../comm/read-again.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { CONTROL } from '../ops/control.ts';
@@ -141,6 +142,7 @@ export class Interpreter implements RankEngine {
             slot * action.bytesPerPeer,
           );
           mailbox.consumed(action.region, peer);
+          await readAgain(mailbox, action.region, peer, action.extraReads);
         }
         if (action.linkGBps !== null) await this.link.pass(received.length, action.linkGBps);
         for (const dispatch of action.place) this.dispatch(compiled, dispatch);
@@ -152,7 +154,7 @@ export class Interpreter implements RankEngine {
         return outcomeOf(control, said);
       }
       case 'announce':
-        this.host.announce(action.region);
+        await this.host.announce(action.region);
         return null;
       case 'fetch':
         for (const { host, device } of action.parts) this.bytes(compiled, device).set(this.host.read(compiled, host));

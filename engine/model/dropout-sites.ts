@@ -16,8 +16,8 @@ export class DropoutSites {
   }
 
   site(): DropoutSite {
-    const { seed, rank } = this.context;
-    return { dropout: this.dropout, seed, site: this.next++, rank };
+    const { seed, rank, evaluate } = this.context;
+    return { dropout: evaluate ? 0 : this.dropout, seed, site: this.next++, rank };
   }
 
   /** `body`, made to use the same sites each time that it runs: a block that is computed again drops the same elements. */

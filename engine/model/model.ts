@@ -36,6 +36,8 @@ export interface TraceContext {
   /** Which micro-batch of the step this is, of how many; 0 of 1 if left out. */
   readonly microBatch?: number;
   readonly microBatches?: number;
+  /** Whether the model only measures: nothing is dropped. */
+  readonly evaluate?: boolean;
 }
 
 /** A model as data: its modules and parameters in state_dict order, and how it computes. Nothing is allocated. */

@@ -15,6 +15,7 @@ const PHASES = [
   'compiling',
   'filling',
   'training',
+  'validating',
   'saving',
   'ending',
 ] as const;

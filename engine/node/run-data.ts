@@ -1,5 +1,7 @@
 import type { DataConfig, ExperimentConfig } from '../config.ts';
 import { createBatchesStream } from '../data/batches.ts';
+import type { Corpus } from '../data/corpus.ts';
+import { holdOut } from '../data/held-out.ts';
 import { type BatchStream, createBlockStream } from '../data/samples.ts';
 import type { BatchShape } from '../model/model.ts';
 import { readBatchesFile } from './batches-file.ts';
@@ -8,6 +10,8 @@ import { prepareCorpus } from './corpus.ts';
 /** A run's data with what the model and the planner need to know of it. */
 export interface RunData {
   readonly batches: BatchStream;
+  /** The held-out part of the text, where the run validates. */
+  readonly validation: BatchStream | null;
   /** Words of the data; null when the model's own size decides (a batches file). */
   readonly vocabSize: number | null;
   /** Distinct batch shapes, in the order of their first step. */
@@ -27,14 +31,20 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
     const batches = createBatchesStream(file, { ranks, accumulateGradBatches, steps: trainer.steps, vocabSize });
     return {
       batches,
+      validation: null,
       vocabSize: vocabSize === null ? batches.vocabSize : null,
       shapes: distinctShapes(batches, trainer.steps),
     };
   }
   const corpus = await prepareCorpus(corpusSource(data), corpusFolder);
-  const { blockSize, batchSize, seed } = data;
-  const batches = createBlockStream(corpus, { blockSize, batchSize, seed, ranks, accumulateGradBatches });
-  return { batches, vocabSize: batches.vocabSize, shapes: [{ batch: batchSize, tokens: blockSize }] };
+  const { blockSize, batchSize, seed, validationFraction } = data;
+  const { training, validation } = holdOut(corpus, validationFraction);
+  const stream = (part: Corpus, micro: number) =>
+    createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro });
+  const batches = stream(training, accumulateGradBatches);
+  const shapes = [{ batch: batchSize, tokens: blockSize }];
+  const validates = trainer.validateEvery !== null;
+  return { batches, validation: validates ? stream(validation, 1) : null, vocabSize: batches.vocabSize, shapes };
 }
 
 function corpusSource(data: Exclude<DataConfig, { kind: 'batches' }>) {

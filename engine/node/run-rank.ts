@@ -95,6 +95,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     engine,
     mailbox,
     batches: s.data.batches,
+    validation: s.data.validation,
     writeCheckpoint: (checkpoint, step) => writeCheckpointFile(start, checkpoint, step),
     emit: hooks.emit,
     stopRequested: hooks.stopRequested,

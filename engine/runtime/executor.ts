@@ -1,5 +1,6 @@
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { readAgain } from '../comm/read-again.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { HostTensors } from '../interpret/host-tensors.ts';
@@ -218,6 +219,7 @@ export class Executor implements RankEngine {
       const place = own && i >= own.slot ? i + 1 : i;
       mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), place * bytesPerPeer);
       this.mailbox.consumed(region, peer);
+      await this.device(readAgain(this.mailbox, region, peer, action.extraReads));
     }
     if (action.linkGBps !== null) await this.link.pass(bytes, action.linkGBps);
     slot.seal();
@@ -230,8 +232,8 @@ export class Executor implements RankEngine {
   }
 
   /** Lets the peers read what this rank keeps on the host. */
-  announce(action: ActionOf<'announce'>): void {
-    this.host.announce(action.region);
+  announce(action: ActionOf<'announce'>): Promise<void> {
+    return this.device(this.host.announce(action.region));
   }
 
   async fetch(compiled: CompiledStep, step: Step, action: ActionOf<'fetch'>, feed: StepFeed): Promise<void> {
@@ -404,7 +406,7 @@ class TrainingStep {
     if (action.type === 'publish') await executor.publish(compiled, step, action, feed);
     else if (action.type === 'fetch') await executor.fetch(compiled, step, action, feed);
     else if (action.type === 'store') await executor.store(compiled, step, action, feed);
-    else if (action.type === 'announce') executor.announce(action);
+    else if (action.type === 'announce') await executor.announce(action);
     else throw new StudioError('internal', `a ${action.type} step is in the host lane`);
   }
 

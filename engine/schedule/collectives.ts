@@ -103,7 +103,7 @@ const noTensor: Tensor = { id: -1, name: '', bytes: 0, category: 'parameters', s
 export function gatherFromHosts(
   draft: Draft,
   c: CollectiveName,
-  io: { host: Tensor; target: Range; sharding: Sharding; after: readonly number[] },
+  io: { host: Tensor; target: Range; sharding: Sharding; after: readonly number[]; extraReads: number },
 ): void {
   const sharding = { ...io.sharding, host: io.host };
   const { group } = sharding;
@@ -122,7 +122,8 @@ export function gatherFromHosts(
     const part = { tensor: io.host.id, offsetBytes: begin * 4, bytes: count * 4 };
     const own = { part, slot: group.index };
     const region = io.host.region ?? -1;
-    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, own, after: io.after });
+    const { after, extraReads } = io;
+    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, own, after, extraReads });
   }
 }
 
@@ -132,6 +133,8 @@ interface GatherInput {
   readonly sharding: Sharding;
   /** See DraftStep. */
   readonly after?: readonly number[];
+  /** Reads of each publication that the schedule does not make, and has to account for. */
+  readonly extraReads?: number;
 }
 
 /**
@@ -150,13 +153,13 @@ export function gather(
 function gatherPiece(
   draft: Draft,
   c: CollectiveName,
-  { source, target, sharding, after = [] }: GatherInput,
+  { source, target, sharding, after = [], extraReads = 0 }: GatherInput,
   { begin, count }: Piece,
   index: number,
   region: number,
 ): number {
   const { group } = sharding;
-  const place = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
+  const placed = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
     draft.dispatch(unshard, [sharding.table, from, target], {
       segments: sharding.segments,
       begin: first,
@@ -165,12 +168,13 @@ function gatherPiece(
       sourceOffset,
     });
   const received = receivedTensor(draft, c, group, index, count);
-  const own = index === 0 ? [place(group.index, source, 0, sharding.shardElements, 0)] : [];
+  const own = index === 0 ? [placed(group.index, source, 0, sharding.shardElements, 0)] : [];
   const theirs = peersIn(group).map((peer, slot) =>
-    place(group.ranks.indexOf(peer), draft.whole(received), begin, count, slot * count),
+    placed(group.ranks.indexOf(peer), draft.whole(received), begin, count, slot * count),
   );
   const inboxOffsets = theirs.map(() => 0);
-  return listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [...own, ...theirs], after });
+  const place = [...own, ...theirs];
+  return listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, after, extraReads });
 }
 
 /** Reduce-scatter: the ranks' `full` added in the canonical tree, then scaled; this rank's shard of it to `target`. */
@@ -237,6 +241,7 @@ function listCollect(
     received: Tensor;
     place: readonly Dispatch[];
     own?: { part: Range; slot: number };
+    extraReads?: number;
     after: readonly number[];
   },
 ): number {
@@ -257,6 +262,7 @@ function listCollect(
       inboxOffsets: io.inboxOffsets,
       bytesPerPeer: io.count * 4,
       own: io.own ?? null,
+      extraReads: io.extraReads ?? 0,
       linkGBps: io.sharding.linkGBps,
       staging: draft.stagingSlot('upload', 'comm', 2, sources * io.count * 4),
       received: draft.whole(io.received),

@@ -3,7 +3,7 @@ import { StudioError } from '../errors.ts';
 import type { BatchShape, Model } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
 import { withLifetimes } from './lifetimes.ts';
-import { lower } from './lower.ts';
+import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory } from './memory.ts';
 import { shardGroup } from './mesh.ts';
 import type { Clipping } from './optimizer-steps.ts';
@@ -11,6 +11,7 @@ import type { AdapterProfile } from './profile.ts';
 import type { Region, Schedule, Tensor } from './schedule.ts';
 import type { StoredGroup } from './storage.ts';
 import { ddp } from './strategies/ddp.ts';
+import { type EvaluationOptions, evaluation } from './strategies/evaluation.ts';
 import { fullShard } from './strategies/full-shard.ts';
 import { noShard } from './strategies/no-shard.ts';
 import { shardGradOp } from './strategies/shard-grad-op.ts';
@@ -41,6 +42,8 @@ export interface CompiledRun {
   readonly shards: { readonly count: number; readonly index: number };
   readonly steps: readonly CompiledStep[];
   readonly memory: MemoryPlan;
+  /** Index in `steps` of the forward-only pass over held-out data; null when the run does not validate. */
+  readonly evaluation: number | null;
   /** Mailbox regions; the same for every batch shape, since only parameters travel. */
   readonly regions: readonly Region[];
 }
@@ -63,17 +66,21 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
   const { optimizer, trainer } = config;
   refuseUnmatchedGroups(config, model);
   const policy = wrapPolicyOf(config, model);
-  const drafted = shapes.map((shape) => {
+  const draftStep = (shape: BatchShape, training: TrainingStepPlan | null) => {
     const program = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
-      checkpointing: config.strategy.activationCheckpointingPolicy,
+      checkpointing: training ? [] : config.strategy.activationCheckpointingPolicy,
       freeze: config.model.freeze,
-      microBatches: trainer.accumulateGradBatches,
+      microBatches: training ? 1 : trainer.accumulateGradBatches,
       syncEveryMicroBatch: syncs(config),
+      evaluate: training !== null,
     });
-    const strategy = strategyOf(config, program);
+    const strategy = training
+      ? evaluation(training.strategy, program, evaluationOptions(config))
+      : strategyOf(config, program);
     const lowered = lower({
       program,
       strategy,
+      training,
       optimizer,
       clipping: clippingOf(config),
       stopOnNonFinite: trainer.onNonFinite === 'stop',
@@ -85,7 +92,11 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
       profile,
     });
     return { shape, program, strategy, ...lowered, ...withLifetimes(lowered.draft) };
-  });
+  };
+  const drafted = shapes.map((shape) => draftStep(shape, null));
+  const [{ strategy: trained, draft: first }] = drafted;
+  const validates = trainer.validateEvery !== null;
+  if (validates) drafted.push(draftStep(shapes[0], { strategy: trained, regions: first.regions }));
   const programs = drafted.map(({ draft, lives, steps }) => ({
     tensors: draft.tensors,
     lives,
@@ -104,7 +115,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     const uniformOffsetBytes = memory.uniformOffsets[i];
     return { shape, program, schedule, placements: memory.placements[i], uniformOffsetBytes, groups, control };
   });
-  const { mesh } = drafted[0].strategy;
+  const { mesh } = trained;
   return {
     rank,
     world,
@@ -112,6 +123,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     shards: { count: mesh.shard, index: shardGroup(mesh, rank).index },
     steps,
     memory,
+    evaluation: validates ? shapes.length : null,
     regions: steps[0].schedule.regions,
   };
 }
@@ -137,6 +149,12 @@ function wrapPolicyOf({ strategy }: ExperimentConfig, model: Model): WrapPolicy 
 /** Whether each micro-batch's gradients are reduced by themselves. A rank alone has nothing to reduce. */
 function syncs({ trainer, devices }: ExperimentConfig): boolean {
   return trainer.syncEveryMicroBatch && trainer.accumulateGradBatches > 1 && devices > 1;
+}
+
+function evaluationOptions({ strategy }: ExperimentConfig): EvaluationOptions {
+  if (strategy.kind === 'ddp') return { limitAllGathers: true, keepsGathered: false };
+  const keepsGathered = ['SHARD_GRAD_OP', 'HYBRID_SHARD_ZERO2'].includes(strategy.shardingStrategy);
+  return { limitAllGathers: strategy.limitAllGathers, keepsGathered };
 }
 
 function clippingOf({ trainer }: ExperimentConfig): Clipping {

@@ -23,7 +23,7 @@ export interface DraftStep {
 export class Draft {
   readonly tensors: Tensor[] = [];
   readonly steps: DraftStep[] = [];
-  readonly regions: Region[] = [];
+  readonly regions: Region[];
   /** How often each ring of regions has been used; see collectives.ts. */
   readonly ringUses = new Map<string, number>();
   private visitCount = 0;
@@ -33,7 +33,11 @@ export class Draft {
     readonly rank: number,
     readonly world: number,
     readonly profile: AdapterProfile,
-  ) {}
+    /** The regions of a program that this one shares its state with, and so its mailboxes. */
+    private readonly knownRegions: readonly Region[] = [],
+  ) {
+    this.regions = [...knownRegions];
+  }
 
   /** A device tensor that lives from its first to its last use in a step. */
   tensor(name: string, bytes: number, category: Category): Tensor {
@@ -81,6 +85,8 @@ export class Draft {
 
   /** A mailbox region; `group`: the ranks that read each other in it, all if left out. */
   region(name: string, bytes: number, readsPerPublication: number, group?: RankGroup): number {
+    const known = this.knownRegions.findIndex((r) => r.name === name);
+    if (known >= 0) return known;
     const groups = group && group.partition.length > 1 ? { groups: group.partition } : {};
     return this.regions.push({ name, bytes, readsPerPublication, ...groups }) - 1;
   }

@@ -9,7 +9,7 @@ import { NormRows } from './norm-rows.ts';
 import { listStore } from './offload.ts';
 import { type Clipping, listOptimizer } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
-import type { Category, Range, Tensor } from './schedule.ts';
+import type { Category, Range, Region, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
 import type { Gather, StrategyPlan } from './strategies/strategy.ts';
 import type { UnitProgram, Visit } from './unit-program.ts';
@@ -24,11 +24,19 @@ export interface LowerInput {
   readonly linkGBps: number | null;
   /** Whether parameters, gradients and optimizer state are kept on the host. */
   readonly cpuOffload: boolean;
+  /** For a forward-only pass: the training step whose state and mailboxes it shares. */
+  readonly training: TrainingStepPlan | null;
   /** Optimizer steps of the run: how far the table of bias corrections reaches. */
   readonly steps: number;
   readonly rank: number;
   readonly world: number;
   readonly profile: AdapterProfile;
+}
+
+/** What a forward-only pass has to know of training. */
+export interface TrainingStepPlan {
+  readonly strategy: StrategyPlan;
+  readonly regions: readonly Region[];
 }
 
 export interface Lowered {
@@ -43,16 +51,16 @@ export interface Lowered {
  * are later passes.
  */
 export function lower(input: LowerInput): Lowered {
-  const draft = new Draft(input.rank, input.world, input.profile);
-  const { program, strategy, optimizer } = input;
-  const gathersOf = (group: number) => strategy.gathers.filter((g) => g.groups.includes(group)).length;
+  const { program, strategy, optimizer, training } = input;
+  const draft = new Draft(input.rank, input.world, input.profile, training?.regions);
+  const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
   const hostGathers = input.cpuOffload ? gathersOf : null;
   const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers);
   const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
   const rows = new NormRows(draft, program.model, strategy.mesh, groups);
   const body = new Body(input, draft, groups, control, rows);
   body.list();
-  listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
+  if (!training) listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
   const reportStaging = draft.stagingSlot('download', 'report', 1, readStagingBytes(draft, groups));
   draft.list({
     kind: 'download',
@@ -69,6 +77,11 @@ export function lower(input: LowerInput): Lowered {
     },
   });
   return { draft, groups, control };
+}
+
+/** How often a step gathers a group. */
+function gathersIn({ gathers }: StrategyPlan, group: number): number {
+  return gathers.filter((g) => g.groups.includes(group)).length;
 }
 
 /** Most that a rank without peers reads of its state at once: a save then runs at the speed of copies, not of round trips. */
@@ -173,7 +186,7 @@ class Body {
         continue;
       }
       const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;
-      const reads = gathers.filter((g) => g.groups.includes(group)).length;
+      const reads = gathersIn(this.input.training?.strategy ?? this.input.strategy, group);
       this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), shards!, reads);
     }
   }
@@ -208,13 +221,21 @@ class Body {
       const { group, layout, parameters, shards } = this.groups[number];
       const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
       const c = { kind: 'all-gather', unit: group.name, phase: g.phase, name: `${group.name} ${g.name}` } as const;
+      // Peers count reads by what training makes of a publication; this pass gathers once.
+      const extraReads = this.input.training ? gathersIn(this.input.training.strategy, number) - 1 : 0;
       if (parameters.space === 'host') {
-        gatherFromHosts(draft, c, { host: parameters, target: draft.whole(target), sharding: shards!, after });
+        gatherFromHosts(draft, c, {
+          host: parameters,
+          target: draft.whole(target),
+          sharding: shards!,
+          after,
+          extraReads,
+        });
         return target;
       }
       const source = draft.whole(parameters);
       const regions = this.regions[number]!;
-      gather(draft, c, { source, target: draft.whole(target), sharding: shards!, regions, after });
+      gather(draft, c, { source, target: draft.whole(target), sharding: shards!, regions, after, extraReads });
       return target;
     });
   }
@@ -228,6 +249,8 @@ class Body {
         this.current[group] = this.draft.whole(this.gathered[index][i]);
       });
     const number = this.draft.nextVisit();
+    /** Kept to the end of a pass whose last visit does not use them. */
+    const idle: number[] = [];
     const ending = open
       .filter(({ g }) => g.lastVisit === v)
       .map(({ g, index }) => ({
@@ -237,11 +260,13 @@ class Body {
           g.groups.map((group) => this.groups[group]),
         ),
       }));
+    for (const { index, after } of ending) if (after < 0) idle.push(index);
     visit.calls.forEach((call, position) => {
       this.listCall(call, visit, number);
-      for (const { index } of open) this.firstUses[index] ??= this.lastComputeStep;
+      for (const { g, index } of open) if (g.firstVisit === v) this.firstUses[index] ??= this.lastComputeStep;
       for (const { index, after } of ending) if (after === position) this.listFree(index, visit, number);
     });
+    for (const index of idle) this.listFree(index, visit, number);
   }
 
   private listCall(call: Call, { phase, unit }: Visit, visit: number): void {

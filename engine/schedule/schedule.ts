@@ -99,6 +99,8 @@ export type Action =
       readonly bytesPerPeer: number;
       /** With offload this rank's own bytes come from the host too: the part, and its place among the peers'. */
       readonly own: { readonly part: Range; readonly slot: number } | null;
+      /** Reads of each publication that this step stands for beyond its own: a pass that gathers once less than training. */
+      readonly extraReads: number;
       /** A slower link to simulate, in 10^9 bytes a second. */
       readonly linkGBps: number | null;
       readonly staging: Range;

@@ -47,6 +47,8 @@ export interface ProgramOptions {
   readonly microBatches?: number;
   /** Whether each micro-batch's gradients are a round of their own. */
   readonly syncEveryMicroBatch?: boolean;
+  /** Forward only, nothing dropped: a pass that measures. */
+  readonly evaluate?: boolean;
 }
 
 /**
@@ -60,14 +62,14 @@ export function unitProgram(
   policy: WrapPolicy,
   options: ProgramOptions = {},
 ): UnitProgram {
-  const { microBatches = 1, syncEveryMicroBatch = false } = options;
+  const { microBatches = 1, syncEveryMicroBatch = false, evaluate = false } = options;
   const frozen = frozenParameters(model, options.freeze ?? []);
   const checkpointed = checkpointedPaths(model, options.checkpointing ?? []);
   const graph = new Graph({ checkpointed: new Set(checkpointed), frozen });
   for (let microBatch = 0; microBatch < microBatches; microBatch++) {
     if (microBatch > 0) graph.nextMicroBatch(syncEveryMicroBatch);
-    model.trace(graph, shape, { ...context, microBatch, microBatches });
-    graph.backward();
+    model.trace(graph, shape, { ...context, microBatch, microBatches, evaluate });
+    if (!evaluate) graph.backward();
   }
   refuseUnchecked(model, checkpointed, graph.checkpointedBlocks);
   const paths = ['', ...wrappedPaths(model, policy)];

@@ -2,7 +2,7 @@ import { StudioError } from '../errors.ts';
 import type { WholeParameters } from '../interpret/forward.ts';
 import type { Model } from '../model/model.ts';
 import { bytesOf, type Call, elementsOf, Graph, type Value } from '../ops/graph.ts';
-import { foldGrid, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
+import { foldGrid, PARAMS_BYTES, tiledVariant, writeParams } from '../ops/kernel.ts';
 import { BufferLedger } from '../runtime/buffer-ledger.ts';
 import type { OpenDevice } from '../runtime/device.ts';
 import { readMapped } from '../runtime/staging.ts';
@@ -162,7 +162,9 @@ async function prepare(
     const uniform = { binding: operands.length, resource: { buffer: uniforms, offset, size: PARAMS_BYTES } };
     const layout = kernels.groupLayout(operands.length);
     const bindGroup = device.createBindGroup({ label: kernel.name, layout, entries: [...storage, uniform] });
-    const grid = isTiled(call) ? kernel.tiled!.workgroups(params) : ([...foldGrid(threads), 1] as const);
+    const grid = isTiled(call)
+      ? tiledVariant(kernel, params)!.workgroups(params)
+      : ([...foldGrid(threads), 1] as const);
     return { pipeline: pipelines[i], bindGroup, grid };
   });
   device.queue.writeBuffer(uniforms, 0, bytes);

@@ -77,6 +77,14 @@ export const CheckpointRecord = z.strictObject({
 });
 export type CheckpointRecord = z.infer<typeof CheckpointRecord>;
 
+/** Mean loss over the held-out batches after a step: over all ranks and batches. */
+export const ValidationEvent = z.strictObject({
+  event: z.literal('validation'),
+  step: z.number().int(),
+  loss: wireNumber,
+});
+export type ValidationEvent = z.infer<typeof ValidationEvent>;
+
 /** A checkpoint is whole and listed. */
 export const CheckpointEvent = z.strictObject({ event: z.literal('checkpoint'), ...CheckpointRecord.shape });
 
@@ -110,6 +118,7 @@ export type EndEvent = z.infer<typeof EndEvent>;
 export const RunEvent = z.discriminatedUnion('event', [
   StartEvent,
   StepEvent,
+  ValidationEvent,
   CheckpointEvent,
   SummaryEvent,
   LogEvent,

@@ -38,11 +38,13 @@ export interface RankContext {
   readonly engine: RankEngine;
   readonly mailbox: Mailbox;
   readonly batches: BatchStream;
+  /** Held-out batches, where the run validates. */
+  readonly validation: BatchStream | null;
   readonly writeCheckpoint: CheckpointWriter;
   readonly emit: (event: RunEvent) => void;
   readonly stopRequested: () => boolean;
   /** Says what goes on, for whoever waits. */
-  readonly onPhase: (phase: 'training' | 'saving' | 'ending', step: number | null) => void;
+  readonly onPhase: (phase: 'training' | 'validating' | 'saving' | 'ending', step: number | null) => void;
 }
 
 export interface RankResult {
@@ -95,9 +97,10 @@ class RankTraining {
       if (flight) stopped = this.report(flight.step, await flight.outcome);
       flight = { step: next, outcome };
       next++;
-      if (stopped || next === steps || this.isSaveDue(next)) {
+      if (stopped || next === steps || this.isSaveDue(next) || this.isValidationDue(next)) {
         stopped = this.report(flight.step, await flight.outcome) || stopped;
         flight = null;
+        if (this.isValidationDue(next)) await this.validate(next - 1);
         if (this.isSaveDue(next) && next < steps && !stopped) await this.save(next);
       }
     }
@@ -170,6 +173,34 @@ class RankTraining {
         { rank: run.rank, step },
       );
     return outcome.stopRequested;
+  }
+
+  private isValidationDue(stepsDone: number): boolean {
+    const { validateEvery } = this.c.config.trainer;
+    return validateEvery !== null && stepsDone % validateEvery === 0;
+  }
+
+  /** The mean loss of the held-out batches, the same ones each time. Changes nothing that training reads. */
+  private async validate(step: number): Promise<void> {
+    const { config, run, engine, validation, emit, onPhase, stopRequested } = this.c;
+    if (run.evaluation === null || !validation) return;
+    onPhase('validating', step);
+    const { validateBatches } = config.trainer;
+    let sum = 0;
+    for (let i = 0; i < validateBatches; i++) {
+      const { input, target } = validation.batch(i, 0, run.rank);
+      const { outcome } = engine.start({
+        step,
+        shapeIndex: run.evaluation,
+        inputs: [Uint32Array.from(input)],
+        targets: [Uint32Array.from(target)],
+        lrFactor: 0,
+        stopRequested,
+      });
+      sum += (await outcome).lossMean;
+    }
+    if (run.rank === 0) emit({ event: 'validation', step, loss: toWire(sum / validateBatches) });
+    this.lastReportMs = performance.now();
   }
 
   private isSaveDue(stepsDone: number): boolean {

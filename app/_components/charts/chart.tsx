@@ -17,6 +17,8 @@ export interface ChartSeries {
   readonly kind: 'line' | 'area';
   readonly widthPx?: number;
   readonly dash?: readonly number[];
+  /** Has a value only now and then: the values are joined, and marked. */
+  readonly sparse?: boolean;
   /** Left out of the legend: a line that stands for a member of a group. */
   readonly quiet?: boolean;
 }
@@ -304,8 +306,8 @@ function options(
           dash: one.dash ? [...one.dash] : undefined,
           fill: area ? colour(areaColour(one.colour)) : undefined,
           paths: latest.current.stepped ? stepped : undefined,
-          points: { show: (u: uPlot) => !area && u.data[0].length === 1, size: 6, fill: stroke },
-          spanGaps: false,
+          points: { show: (u: uPlot) => one.sparse || (!area && u.data[0].length === 1), size: 6, fill: stroke },
+          spanGaps: one.sparse ?? false,
         };
       }),
     ],

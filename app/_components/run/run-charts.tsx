@@ -55,6 +55,15 @@ export function LossChart({ log, version, ranks, empty }: RunChartProps & { rank
         widthPx: 2,
         values: alignColumn(steps, first.step, first.lossMean),
       });
+    if (log.validation.step.length)
+      lines.push({
+        label: 'validation',
+        colour: 'var(--accent)',
+        kind: 'line',
+        widthPx: 2,
+        sparse: true,
+        values: alignColumn(steps, log.validation.step, log.validation.loss),
+      });
     return { x: steps, series: lines, words: nonFiniteLosses(log, 4) };
   }, [log, version, ranks]);
   return (
