@@ -1,4 +1,4 @@
-import { CATEGORIES, type Category } from '../../engine/trainer/events.ts';
+import { CATEGORIES, type Category } from '../../engine/schedule/schedule.ts';
 
 /** What each category of memory holds, and its colour, the same wherever it is drawn. */
 export const CATEGORY_LOOKS: readonly { category: Category; colour: string; about: string }[] = CATEGORIES.map(

@@ -1,4 +1,4 @@
-import { CATEGORIES } from '../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import type { RankColumns, RunLog } from './run-log.ts';
 
 /** Values for a chart: null is a gap. Nothing in here is NaN or infinite, which would leave a chart without a scale. */

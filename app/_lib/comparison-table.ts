@@ -1,4 +1,4 @@
-import { CATEGORIES } from '../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import type { Comparison } from '../../server/contract.ts';
 import { flatten, formatConfigValue } from './config-draft.ts';
 import { toCsv } from './csv.ts';

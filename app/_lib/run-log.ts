@@ -1,5 +1,5 @@
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import {
-  CATEGORIES,
   type CheckpointRecord,
   type EndEvent,
   fromWire,

@@ -17,17 +17,6 @@ export function fromWire(value: WireNumber): number {
   return typeof value === 'number' ? value : Number(value);
 }
 
-export const CATEGORIES = [
-  'parameters',
-  'gathered',
-  'gradients',
-  'optimizer',
-  'activations',
-  'workspace',
-  'staging',
-] as const;
-export type Category = (typeof CATEGORIES)[number];
-
 const bytes = z.number().int().nonnegative();
 export const byCategory = z.strictObject({
   parameters: bytes,

@@ -7,7 +7,7 @@ import { readBatchesFile } from '../../engine/node/batches-file.ts';
 import { prepareCorpus } from '../../engine/node/corpus.ts';
 import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
-import { CATEGORIES } from '../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import { readConfigFile } from './config-file.ts';
 import { UsageError } from './usage.ts';
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { CATEGORIES, type RunEvent, type StepEvent, toWire } from '../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
+import { type RunEvent, type StepEvent, toWire } from '../../engine/trainer/events.ts';
 import { CHUNK_VERSION, decodeChunk, encodeEvent } from './event-codec.ts';
 
 const chunk = (events: readonly RunEvent[]) =>

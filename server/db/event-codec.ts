@@ -1,4 +1,5 @@
-import { CATEGORIES, fromWire, type RunEvent, type StepEvent, toWire } from '../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../engine/schedule/schedule.ts';
+import { fromWire, type RunEvent, type StepEvent, toWire } from '../../engine/trainer/events.ts';
 
 /**
  * Events as bytes. A chunk is a version byte, then records. A step, of which there are millions, is 151 bytes: kind,

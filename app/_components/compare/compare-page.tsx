@@ -3,7 +3,7 @@
 import { useQuery } from '@tanstack/react-query';
 import Link from 'next/link';
 import { type ReactNode, useMemo } from 'react';
-import { CATEGORIES } from '../../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
 import type { Comparison } from '../../../server/contract.ts';
 import { ApiError, compareRuns } from '../../_lib/api.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';

@@ -1,7 +1,7 @@
 'use client';
 
 import type { ReactNode } from 'react';
-import { CATEGORIES } from '../../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import {
   formatBytes,

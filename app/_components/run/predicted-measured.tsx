@@ -2,7 +2,7 @@
 
 import { useMemo } from 'react';
 import type { z } from 'zod';
-import { CATEGORIES } from '../../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
 import type { Prediction } from '../../../server/contract.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { formatBytes, formatExactBytes, NONE } from '../../_lib/format.ts';

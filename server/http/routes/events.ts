@@ -1,6 +1,7 @@
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { CATEGORIES, type StepEvent } from '../../../engine/trainer/events.ts';
+import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
+import type { StepEvent } from '../../../engine/trainer/events.ts';
 import type { RunStore } from '../../runs/run-store.ts';
 import { csvLine } from '../csv.ts';
 import { DATA_POLICY } from '../headers.ts';
