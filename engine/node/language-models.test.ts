@@ -90,6 +90,7 @@ describe.each(Object.entries(models))('%s', (_, model) => {
       fsdp({ activationCheckpointingPolicy: blocks }),
       fsdp({ autoWrapPolicy: inner, activationCheckpointingPolicy: blocks }),
       fsdp({ shardingStrategy: 'NO_SHARD' }),
+      fsdp({ cpuOffload: true }),
       fsdp({ shardingStrategy: 'SHARD_GRAD_OP', activationCheckpointingPolicy: blocks }),
       fsdp({ shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] }),
       fsdp({ shardingStrategy: 'HYBRID_SHARD_ZERO2', deviceMesh: [2, 2] }),
