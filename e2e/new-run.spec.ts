@@ -1,0 +1,166 @@
+import type { Page } from '@playwright/test';
+import { expect, longConfig, SMALL_TEXT, smallConfig, test } from './studio.ts';
+
+let path: string;
+test.beforeAll(async ({ playwright, baseURL }) => {
+  const request = await playwright.request.newContext({ baseURL });
+  const { StudioApi } = await import('./studio.ts');
+  path = await new StudioApi(request).upload('text', 'whale.txt', SMALL_TEXT);
+  await request.dispose();
+});
+
+const field = (page: Page, path: string) => page.locator(`[data-field="${path}"]`);
+const box = (page: Page, path: string) => field(page, path).getByRole('textbox');
+const peak = async (page: Page) => Number(await page.getByTestId('predicted-peak').getAttribute('data-bytes'));
+
+test('the prediction follows what one types, and equals what the run then holds', async ({ page, api }) => {
+  await page.goto('/runs/new');
+  await expect(page.getByTestId('predicted-peak')).toBeVisible();
+  const before = await peak(page);
+  await box(page, 'model.nhid').fill('4096');
+  await expect.poll(() => peak(page)).toBeGreaterThan(before);
+  const fullShard = await peak(page);
+  await field(page, 'strategy.kind').getByRole('radio', { name: 'DDP' }).check({ force: true });
+  await expect.poll(() => peak(page)).toBeGreaterThan(fullShard);
+
+  await box(page, 'memoryBudgetMiB').fill('20');
+  await expect(page.getByTestId('budget-verdict')).toContainText('Over the budget of 20.0 MiB');
+  await box(page, 'memoryBudgetMiB').fill('4000');
+  await expect(page.getByTestId('budget-verdict')).toContainText('Fits the budget');
+
+  await page.getByRole('radio', { name: 'YAML' }).check({ force: true });
+  const config = smallConfig(path, { name: 'typed' });
+  await page.getByRole('textbox', { name: 'Config as YAML' }).fill(JSON.stringify(config));
+  await page.getByRole('radio', { name: 'Form' }).check({ force: true });
+  await expect(box(page, 'name')).toHaveValue('typed');
+  await expect(page.getByRole('status').filter({ hasText: 'planned in' })).toBeVisible();
+  await expect.poll(() => peak(page)).toBeLessThan(before / 10);
+  const predicted = await peak(page);
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await page.waitForURL(/\/runs\/[^/]+$/);
+  const id = page.url().split('/').at(-1) as string;
+  const run = await api.until(id, 'finished');
+  expect(run.peakBytes).toBe(predicted);
+  await expect(page.getByTestId('run-state')).toHaveText('finished');
+});
+
+test('what is wrong is explained at its field, and nothing starts until it is right', async ({ page, api }) => {
+  const before = (await api.runs()).length;
+  await page.goto('/runs/new');
+  const start = page.getByRole('button', { name: 'Start run' });
+  await expect(start).toBeEnabled();
+  const wrong: [path: string, typed: string, said: RegExp][] = [
+    ['trainer.steps', '0', /at least 1/],
+    ['model.ninp', 'wide', /“wide” is not a number/],
+    ['optimizer.lr', '-1', /at least 0/],
+    ['name', '', /needs a value/],
+  ];
+  for (const [at, typed, said] of wrong) {
+    const right = await box(page, at).inputValue();
+    await box(page, at).fill(typed);
+    await expect(field(page, at)).toContainText(said);
+    await expect(box(page, at)).toHaveAttribute('aria-invalid', 'true');
+    await expect(box(page, at)).toHaveAccessibleDescription(said);
+    await expect(page.getByText('1 field to fix').first()).toBeVisible();
+    await expect(start).toBeDisabled();
+    await box(page, at).fill(right);
+    await expect(start).toBeEnabled();
+  }
+  // A contradiction between two fields is told where it can be mended.
+  await box(page, 'model.nhead').fill('5');
+  await expect(field(page, 'model.nhead')).toContainText('5 does not divide model.ninp 32');
+  await expect(start).toBeDisabled();
+  await box(page, 'model.nhead').fill('4');
+  await expect(start).toBeEnabled();
+  // What only the server knows comes back to the field.
+  await field(page, 'data.kind')
+    .getByRole('radio', { name: /text file/i })
+    .check({ force: true });
+  await box(page, 'data.path').or(field(page, 'data.path').getByRole('combobox')).fill('uploads/absent.txt');
+  await start.click();
+  await expect(field(page, 'data.path')).toContainText('uploads/absent.txt');
+  expect((await api.runs()).length).toBe(before);
+});
+
+test('YAML that cannot be read, and unknown keys, are named with their place', async ({ page }) => {
+  await page.goto('/runs/new');
+  await page.getByRole('radio', { name: 'YAML' }).check({ force: true });
+  const text = page.getByRole('textbox', { name: 'Config as YAML' });
+  const said = page.getByRole('region', { name: 'Config as YAML' }).getByRole('alert');
+  await text.fill('name: x\nmodel: {');
+  await expect(said).toContainText(/Line \d/);
+  await text.fill('learningRate: 1');
+  await expect(said).toContainText('learningRate: unknown key');
+  await text.fill('devices: 9');
+  await expect(said).toContainText('devices: at most 8 ranks');
+  await expect(page.getByRole('button', { name: 'Start run' })).toBeDisabled();
+});
+
+test('a run is stopped, cloned and deleted', async ({ page, api }) => {
+  const { id } = await api.create(longConfig(path));
+  await page.goto(`/runs/${id}`);
+  const state = page.getByTestId('run-state');
+  await expect(state).toHaveText('running');
+  const bar = page.getByRole('progressbar', { name: 'Progress of the run' });
+  await expect.poll(async () => Number(await bar.getAttribute('aria-valuenow'))).toBeGreaterThan(2);
+  await expect(page.getByTestId('time-left')).toHaveText(/^about .+ left$/);
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await expect(state).toHaveText('stopped');
+  const stopped = await api.until(id, 'stopped');
+  expect(stopped.stepsDone).toBeGreaterThan(2);
+  // Saved where it stopped.
+  expect(stopped.checkpoints.map(({ step }) => step)).toEqual([stopped.stepsDone]);
+  await expect(page.getByRole('link', { name: `Download ${stopped.checkpoints[0].name}` })).toBeVisible();
+
+  await page.getByRole('link', { name: 'Clone' }).click();
+  await expect(page.getByRole('heading', { name: 'New run, from long' })).toBeVisible();
+  await expect(box(page, 'name')).toHaveValue('long-2');
+  await expect(box(page, 'model.ninp')).toHaveValue('64');
+  await box(page, 'trainer.steps').fill('2');
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await expect(page.getByRole('heading', { name: 'long-2' })).toBeVisible();
+  await expect(state).toHaveText('finished');
+
+  await page.goto(`/runs/${id}`);
+  await page.getByRole('button', { name: 'Delete' }).click();
+  await page.getByRole('alertdialog').getByRole('button', { name: 'Cancel' }).click();
+  await expect(page.getByRole('alertdialog')).toBeHidden();
+  await page.getByRole('button', { name: 'Delete' }).click();
+  await page.getByRole('button', { name: 'Delete the run' }).click();
+  await page.waitForURL(/\/runs$/);
+  await expect(page.getByRole('link', { name: 'long-2' })).toBeVisible();
+  await expect(page.getByRole('link', { name: 'long', exact: true })).toHaveCount(0);
+  expect((await api.runs()).some((run) => run.id === id)).toBe(false);
+});
+
+test('a run that fails says why and where, and opens the way out', async ({ page, api }) => {
+  const { id } = await api.create(smallConfig(path, { name: 'too-big', memoryBudgetMiB: 0.05 }));
+  const failed = await api.until(id, 'failed');
+  expect(failed.error?.code).toBe('out-of-memory');
+  await page.goto(`/runs/${id}`);
+  await expect(page.getByTestId('run-state')).toHaveText('failed');
+  const error = page.getByRole('alert').filter({ hasText: 'out-of-memory' });
+  await expect(error).toContainText(failed.error?.message as string);
+  await expect(error).toContainText('raise memoryBudgetMiB');
+  await error.getByRole('link', { name: 'Change and run again' }).click();
+  await expect(page.getByRole('heading', { name: 'New run, from too-big' })).toBeVisible();
+  await expect(page.getByTestId('budget-verdict')).toContainText('Over the budget');
+  await box(page, 'memoryBudgetMiB').fill('');
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await expect(page.getByTestId('run-state')).toHaveText('finished');
+});
+
+test('runs are ticked in the list and compared', async ({ page, api }) => {
+  const made = [];
+  for (const name of ['tick one', 'tick two'])
+    made.push(await api.create(smallConfig(path, { name, strategy: name === 'tick one' ? 'ddp' : 'fsdp' })));
+  for (const { id } of made) await api.until(id, 'finished');
+  await page.goto('/runs');
+  const compare = page.getByRole('link', { name: 'Compare', exact: true });
+  await page.getByRole('checkbox', { name: 'Compare tick one' }).check();
+  await expect(compare).toHaveCount(0);
+  await page.getByRole('checkbox', { name: 'Compare tick two' }).check();
+  await compare.click();
+  await expect(page.getByRole('heading', { name: 'Comparison of 2 runs' })).toBeVisible();
+  await expect(page.getByTestId('headline')).toContainText('their losses are equal to the last bit');
+});
