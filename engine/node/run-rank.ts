@@ -106,7 +106,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
   hooks.emit({
     event: 'summary',
     rank: run.rank,
-    text: memorySummary(run, result.stepsDone, engine.memory(), device),
+    text: memorySummary(run, result.stepsByShape, engine.memory(), device),
   });
   return result;
 }
@@ -153,7 +153,11 @@ async function openPlace({ adapterId, ranks, recordTouches }: WorkerStart): Prom
   return {
     profile: adapterProfile(adapter, entry.name, entry.software),
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
-    open: (run, mailbox) => Executor.create(run, open, mailbox, recorder()),
+    open: async (run, mailbox) => {
+      const engine = await Executor.create(run, open, mailbox, recorder());
+      open.kernels.seal();
+      return engine;
+    },
   };
 }
 

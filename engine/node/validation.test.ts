@@ -34,11 +34,11 @@ async function trained(extra: object) {
   const mailboxes = openInProcessMailboxes(devices, trainerRegions(runs[0]));
   const recorders = runs.map(() => new Recorder());
   const events: RunEvent[] = [];
-  await Promise.all(
+  const results = await Promise.all(
     runs.map(async (run, rank) => {
       const engine = new Interpreter(run, mailboxes[rank], { poison: true, recorder: recorders[rank] });
       await fillRank(engine, run, freshParameters(trainer.seed));
-      await trainRank({
+      return trainRank({
         config,
         run,
         engine,
@@ -56,7 +56,7 @@ async function trained(extra: object) {
   const validation = events.flatMap((e) =>
     e.event === 'validation' ? [{ step: e.step, loss: fromWire(e.loss) }] : [],
   );
-  return { runs, recorders, losses, validation };
+  return { runs, recorders, losses, validation, stepsByShape: results[0].stepsByShape };
 }
 
 const strategies = {
@@ -73,6 +73,7 @@ describe('validation every 2 steps', () => {
     const reference = await trained({ devices: 2, strategy: 'ddp', trainer });
     expect(reference.validation.map((v) => v.step)).toEqual([1, 3, 5]);
     expect(reference.losses).toEqual(without.losses);
+    expect([without.stepsByShape, reference.stepsByShape]).toEqual([[6], [6, 9]]);
     for (const [name, strategy] of Object.entries(strategies)) {
       const run = await trained({ devices: 2, strategy, trainer });
       expect(run.losses, name).toEqual(reference.losses);

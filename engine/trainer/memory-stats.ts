@@ -60,12 +60,12 @@ class Walk {
     return { tensorBytes, tensors, freeBytes, freeRanges, categories, ...this.held(measured) };
   }
 
-  /** Batch shapes share state by name. */
+  /** Batch shapes share state by name. What offload keeps on the host is in no buffer. */
   private placeState(): void {
     const placed = new Set<string>();
     for (const { schedule, placements } of this.run.steps)
       for (const tensor of schedule.tensors) {
-        if (!tensor.state || placed.has(tensor.name)) continue;
+        if (!tensor.state || tensor.space === 'host' || placed.has(tensor.name)) continue;
         placed.add(tensor.name);
         this.come(tensor, 1);
         const { slab, offsetBytes } = placements[tensor.id];

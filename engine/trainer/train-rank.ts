@@ -50,6 +50,8 @@ export interface RankContext {
 export interface RankResult {
   readonly status: 'finished' | 'stopped';
   readonly stepsDone: number;
+  /** How often each compiled step ran, by its index in `run.steps`: batch shapes, then passes over held-out data. */
+  readonly stepsByShape: readonly number[];
   readonly checkpoints: readonly CheckpointRecord[];
 }
 
@@ -71,9 +73,11 @@ class RankTraining {
   private readonly checkpoints: CheckpointRecord[] = [];
   private readonly saving: SavingRank;
   private readonly agreementRegion: number;
+  private readonly stepsByShape: number[];
   private lastReportMs = 0;
 
   constructor(private readonly c: RankContext) {
+    this.stepsByShape = c.run.steps.map(() => 0);
     this.agreementRegion = c.run.regions.length;
     const region = this.agreementRegion + 1;
     this.saving = { run: c.run, engine: c.engine, mailbox: c.mailbox, region, optimizer: c.config.optimizer };
@@ -89,7 +93,7 @@ class RankTraining {
     let stopped = false;
     while (next < steps && !stopped) {
       this.c.onPhase('training', next);
-      const { submitted, outcome: bare } = this.c.engine.start(this.feed(next));
+      const { submitted, outcome: bare } = this.start(this.feed(next));
       const outcome = bare.then((o) => ({ ...o, atMs: performance.now() }));
       // A report that fails while the step after it starts is looked at below.
       outcome.catch(() => undefined);
@@ -109,7 +113,7 @@ class RankTraining {
     // Nobody leaves while a peer still reads from it.
     await exchange(mailbox, this.agreementRegion, [next]);
     this.c.onPhase('ending', next);
-    return { status, stepsDone: next, checkpoints: this.checkpoints };
+    return { status, stepsDone: next, stepsByShape: this.stepsByShape, checkpoints: this.checkpoints };
   }
 
   /** Step 0 starts only if all ranks' collectives meet. */
@@ -125,6 +129,11 @@ class RankTraining {
         'Ranks of one run must have the same config, batch shapes and version',
       { rank: other },
     );
+  }
+
+  private start(feed: StepFeed): ReturnType<RankEngine['start']> {
+    this.stepsByShape[feed.shapeIndex]++;
+    return this.c.engine.start(feed);
   }
 
   private feed(step: number): StepFeed {
@@ -182,14 +191,14 @@ class RankTraining {
 
   /** The mean loss of the held-out batches, the same ones each time. Changes nothing that training reads. */
   private async validate(step: number): Promise<void> {
-    const { config, run, engine, validation, emit, onPhase, stopRequested } = this.c;
+    const { config, run, validation, emit, onPhase, stopRequested } = this.c;
     if (run.evaluation === null || !validation) return;
     onPhase('validating', step);
     const { validateBatches } = config.trainer;
     let sum = 0;
     for (let i = 0; i < validateBatches; i++) {
       const { input, target } = validation.batch(i, 0, run.rank);
-      const { outcome } = engine.start({
+      const { outcome } = this.start({
         step,
         shapeIndex: run.evaluation,
         inputs: [Uint32Array.from(input)],
