@@ -11,7 +11,7 @@ import { type Clipping, listOptimizer } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Category, Range, Region, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
-import type { Gather, StrategyPlan } from './strategies/strategy.ts';
+import { type Gather, type StrategyPlan, visitsOf } from './strategies/strategy.ts';
 import type { UnitProgram, Visit } from './unit-program.ts';
 
 export interface LowerInput {
@@ -101,6 +101,14 @@ const categoryOfRole: Readonly<Record<Exclude<Role, 'parameter' | 'parameter-gra
   constant: 'workspace',
 };
 
+/** Gathered groups that are freed together: of which gather, and after which call of the visit. */
+interface Ending {
+  readonly index: number;
+  readonly group: number;
+  readonly after: number;
+  readonly releases: number[];
+}
+
 /** Forward and backward of one rank being listed. */
 class Body {
   /** What the optimizer reads of each group: its reduced gradients. */
@@ -118,6 +126,8 @@ class Body {
   /** For each gather, the step that frees it, and the first that uses it. */
   private readonly freeSteps: number[] = [];
   private readonly firstUses: number[] = [];
+  /** Visits that use each group's parameters. */
+  private readonly uses: (readonly number[])[] = [];
   private readonly place = new Map<string, { group: number; offsetBytes: number }>();
   private lastComputeStep = 0;
 
@@ -249,24 +259,36 @@ class Body {
         this.current[group] = this.draft.whole(this.gathered[index][i]);
       });
     const number = this.draft.nextVisit();
-    /** Kept to the end of a pass whose last visit does not use them. */
-    const idle: number[] = [];
-    const ending = open
-      .filter(({ g }) => g.lastVisit === v)
-      .map(({ g, index }) => ({
-        index,
-        after: lastUse(
-          visit,
-          g.groups.map((group) => this.groups[group]),
-        ),
-      }));
-    for (const { index, after } of ending) if (after < 0) idle.push(index);
+    const ending = open.flatMap(({ g, index }) => this.endingsOf(g, index, visit, v));
     visit.calls.forEach((call, position) => {
       this.listCall(call, visit, number);
       for (const { g, index } of open) if (g.firstVisit === v) this.firstUses[index] ??= this.lastComputeStep;
-      for (const { index, after } of ending) if (after === position) this.listFree(index, visit, number);
+      for (const end of ending) if (end.after === position) this.listFree(end, visit, number);
     });
-    for (const index of idle) this.listFree(index, visit, number);
+    // Kept to the end of a pass whose last visit does not use them.
+    for (const end of ending) if (end.after < 0) this.listFree(end, visit, number);
+  }
+
+  /** What of a gather ends in a visit, and after which of its calls: each group of the unit after its own last use. */
+  private endingsOf(g: Gather, index: number, visit: Visit, v: number): Ending[] {
+    const lastVisits = g.groups.map((group) => this.usesOf(group).findLast((use) => use <= g.lastVisit) ?? -1);
+    const kept = Math.max(...lastVisits) < g.lastVisit;
+    const endings: Ending[] = [];
+    g.groups.forEach((group, i) => {
+      if (v !== (kept ? g.lastVisit : lastVisits[i])) return;
+      const after = lastUse(visit, this.groups[group]);
+      const same = endings.find((e) => e.after === after);
+      const tensor = this.gathered[index][i].id;
+      if (same) same.releases.push(tensor);
+      else endings.push({ index, group, after, releases: [tensor] });
+    });
+    return endings;
+  }
+
+  /** The visits that use a group's parameters. */
+  private usesOf(group: number): readonly number[] {
+    this.uses[group] ??= visitsOf(this.input.program, this.groups[group].group.parameters, 'parameter');
+    return this.uses[group];
   }
 
   private listCall(call: Call, { phase, unit }: Visit, visit: number): void {
@@ -283,10 +305,10 @@ class Body {
     });
   }
 
-  private listFree(index: number, { phase }: Visit, visit: number): void {
-    const [first] = this.input.strategy.gathers[index].groups;
-    const unit = this.groups[first].group.name;
-    this.freeSteps[index] = this.draft.list({
+  private listFree({ index, group, releases }: Ending, { phase }: Visit, visit: number): void {
+    const unit = this.groups[group].group.name;
+    const action = { type: 'free' } as const;
+    const step = {
       kind: 'free',
       lane: 'compute',
       phase,
@@ -378,8 +400,8 @@ class Body {
   }
 }
 
-/** Position in the visit of the last call that uses a parameter of the groups. */
-function lastUse(visit: Visit, groups: readonly StoredGroup[]): number {
-  const own = new Set(groups.flatMap(({ group }) => group.parameters));
+/** Position in the visit of the last call that uses a parameter of the group, or −1. */
+function lastUse(visit: Visit, { group }: StoredGroup): number {
+  const own = new Set(group.parameters);
   return visit.calls.findLastIndex((call) => call.operands.some((o) => o.role === 'parameter' && own.has(o.name)));
 }

@@ -57,7 +57,8 @@ export class NormRows {
   /** Puts the sums of all ranks together. Every trained group has been summed. */
   listGather(visit: number): Tensor {
     const { draft, local } = this;
-    const { totalRows } = rowOrder(this.model);
+    const groups = this.groups.map(({ group }) => group);
+    const { totalRows } = rowOrder(this.model, groups);
     const layout = this.allRows(totalRows);
     const table = constantTable(draft, 'table norm rows', layout);
     const sharding = shardingOf(layout, table, shardGroup(this.mesh, draft.rank));

@@ -29,11 +29,19 @@ export interface StoredGroup {
 /** How often a step gathers a group, for ranks that keep it on the host; 0 without offload. */
 export type HostGathers = (group: number) => number;
 
-/** First row of each parameter in the one order of all rows by which a norm is added: state_dict order. */
-export function rowOrder(model: Model): { rowStart: ReadonlyMap<string, number>; totalRows: number } {
+/**
+ * First row of each trained parameter in the one order of all rows by which a norm is added: state_dict order. A frozen
+ * parameter has no gradient and no row.
+ */
+export function rowOrder(
+  model: Model,
+  groups: readonly Group[],
+): { rowStart: ReadonlyMap<string, number>; totalRows: number } {
+  const trained = new Set(groups.flatMap((group) => (group.trainable ? group.parameters : [])));
   const rowStart = new Map<string, number>();
   let totalRows = 0;
   for (const { name, shape } of model.parameters) {
+    if (!trained.has(name)) continue;
     rowStart.set(name, totalRows);
     totalRows += shape[0] ?? 1;
   }
@@ -56,12 +64,12 @@ export function storeGroups(
   hostGathers: HostGathers | null,
 ): StoredGroup[] {
   const shapes = new Map(model.parameters.map((p) => [p.name, p.shape]));
-  const { rowStart } = rowOrder(model);
+  const { rowStart } = rowOrder(model, groups);
   const align = draft.alignElements();
   return groups.map((group, index): StoredGroup => {
     const parameters = group.parameters.map((name) => {
       const [rows = 1, ...rest] = shapes.get(name)!;
-      return { name, rows, rowLength: elementsOf(rest), rowStart: rowStart.get(name)! };
+      return { name, rows, rowLength: elementsOf(rest), rowStart: rowStart.get(name) ?? 0 };
     });
     // What kernels bind as it is needs the device's alignment; what only travels, 16 bytes.
     const layout =

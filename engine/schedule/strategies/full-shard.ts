@@ -2,7 +2,9 @@ import type { Mesh } from '../mesh.ts';
 import type { UnitProgram } from '../unit-program.ts';
 import {
   type Gather,
+  type Group,
   type GroupedUnit,
+  groupsUsedIn,
   issuedBefore,
   type StrategyPlan,
   type Use,
@@ -32,7 +34,7 @@ interface MicroBatch {
  */
 export function fullShard(program: UnitProgram, mesh: Mesh, options: FullShardOptions): StrategyPlan {
   const { groups, units } = unitGroups(program);
-  const microBatches = program.microBatchStarts.map((start, m) => usesIn(program, units, start, m));
+  const microBatches = program.microBatchStarts.map((start, m) => usesIn(program, groups, units, start, m));
   const roots = microBatches.flatMap((m) => m.root.map((use): Gather => ({ ...use, ...issuedBefore(m.start) })));
   const all = microBatches.flatMap((m) => [...m.forward, ...m.backward]);
   let issued = 0;
@@ -55,11 +57,17 @@ export function fullShard(program: UnitProgram, mesh: Mesh, options: FullShardOp
   return { mesh, groups, gathers: [...roots, ...ofUnits] };
 }
 
-function usesIn(program: UnitProgram, units: readonly GroupedUnit[], start: number, m: number): MicroBatch {
+function usesIn(
+  program: UnitProgram,
+  groups: readonly Group[],
+  units: readonly GroupedUnit[],
+  start: number,
+  m: number,
+): MicroBatch {
   const end = program.microBatchStarts[m + 1] ?? program.visits.length;
   const tag = program.microBatchStarts.length > 1 ? ` ${m}` : '';
   const use = (unit: GroupedUnit, name: string, own: readonly number[]): Use => ({
-    groups: unit.groups,
+    groups: groupsUsedIn(program, groups, unit, own),
     name: `${name}${tag}`,
     phase: program.visits[own[0]].phase,
     firstVisit: own[0],

@@ -1,6 +1,14 @@
 import type { Mesh } from '../mesh.ts';
 import type { UnitProgram } from '../unit-program.ts';
-import { type Gather, issuedBefore, type StrategyPlan, type Use, unitGroups, visitsOf } from './strategy.ts';
+import {
+  type Gather,
+  groupsUsedIn,
+  issuedBefore,
+  type StrategyPlan,
+  type Use,
+  unitGroups,
+  visitsOf,
+} from './strategy.ts';
 
 export interface ShardGradOpOptions {
   readonly limitAllGathers: boolean;
@@ -26,7 +34,8 @@ export function shardGradOp(program: UnitProgram, mesh: Mesh, options: ShardGrad
       const [firstVisit] = visits;
       const lastVisit = visits[visits.length - 1];
       const isRoot = unit.name === 'root';
-      return [{ groups: unit.groups, name: `step${tag}`, phase: 'forward', firstVisit, lastVisit, isRoot, start }];
+      const used = groupsUsedIn(program, groups, unit, visits);
+      return [{ groups: used, name: `step${tag}`, phase: 'forward', firstVisit, lastVisit, isRoot, start }];
     });
     return own.sort((a, b) => a.firstVisit - b.firstVisit);
   });

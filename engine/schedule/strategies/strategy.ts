@@ -106,3 +106,16 @@ export function unitGroups(program: UnitProgram): { groups: Group[]; units: Grou
   }
   return { groups, units };
 }
+
+/** The groups of a unit that some of these visits use: backward needs no bias that is frozen. */
+export function groupsUsedIn(
+  program: UnitProgram,
+  groups: readonly Group[],
+  unit: GroupedUnit,
+  visits: readonly number[],
+): readonly number[] {
+  return unit.groups.filter((group) => {
+    const uses = new Set(visitsOf(program, groups[group].parameters, 'parameter'));
+    return visits.some((visit) => uses.has(visit));
+  });
+}
