@@ -315,9 +315,10 @@ class Body {
       label: `free ${unit}`,
       unit,
       visit,
-      action: { type: 'free' },
-      releases: this.gathered[index].map((tensor) => tensor.id),
-    });
+      action,
+      releases,
+    } as const;
+    this.freeSteps[index] = this.draft.list(step);
   }
 
   /** Reduces the groups of which a round of gradients is complete after that visit. */
