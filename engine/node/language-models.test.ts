@@ -1,4 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../config.ts';
+import { buildModel } from '../model/build-model.ts';
+import { elementsOf } from '../ops/graph.ts';
 import { pipelineKey } from '../ops/kernel.ts';
 import type { StepOutcome } from '../schedule/rank-engine.ts';
 import { dispatches } from '../schedule/schedule.ts';
@@ -98,6 +101,21 @@ describe.each(Object.entries(models))('%s', (_, model) => {
       fsdp({ autoWrapPolicy: { minNumParams: 200 }, forwardPrefetch: true }),
     ])
       expect(await train(inputOf(model, { devices: 4, trainer, strategy })), JSON.stringify(strategy)).toEqual(wanted);
+  });
+
+  it('frozen parameters stay as they are, the others train the same under every strategy', async () => {
+    const frozen = { ...model, freeze: [model.kind === 'gpt2' ? '*wte*' : '*embed_tokens*', '*.0.*'] };
+    const wanted = await train(inputOf(frozen, { devices: 2, strategy: 'ddp' }));
+    expect(await train(inputOf(frozen, { devices: 2, strategy: 'fsdp' }))).toEqual(wanted);
+    const all = await train(inputOf(model, { devices: 2, strategy: 'ddp' }));
+    const fresh = freshParameters(42);
+    for (const spec of buildModel(parseConfig({ model, data }).model, null).parameters) {
+      const elements = elementsOf(spec.shape);
+      const start = new Uint32Array((await fresh(spec, 0, elements)).buffer);
+      const isFrozen = /wte|embed_tokens|[.]0[.]/.test(spec.name);
+      expect(wanted.bits.get(spec.name)!.join() === start.join(), spec.name).toBe(isFrozen);
+      expect(all.bits.get(spec.name)!.join() === start.join(), spec.name).toBe(false);
+    }
   });
 
   it('needs at most 40 pipelines', async () => {
