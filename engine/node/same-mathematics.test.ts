@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { smallModel } from '../schedule/fixtures/small-runs.ts';
 import { tiedModel } from '../schedule/fixtures/tied-model.ts';
-import type { StepOutcome } from '../schedule/rank-engine.ts';
+import { expectSameBits, type Trained } from './fixtures/laws.ts';
 import {
   type Batch,
   interpreterPlace,
@@ -25,27 +25,12 @@ function batchOf(vocabulary: number): (step: number, rank: number) => Batch {
   };
 }
 
-interface Trained {
-  readonly outcomes: StepOutcome[][];
-  readonly parameters: Map<string, Float32Array>;
-}
-
 async function train(place: Place, input: RanksInput, steps = STEPS): Promise<Trained> {
   const ranks = await openRanks(place, { shape, batch: batchOf(11), ...input });
   try {
     return { outcomes: await ranks.train(steps), parameters: await ranks.parameters() };
   } finally {
     await ranks.close();
-  }
-}
-
-/** Bits, so that −0 is not 0 and NaN is NaN. */
-function expectSameBits(actual: Trained, wanted: Trained, what: string): void {
-  expect(actual.outcomes, what).toEqual(wanted.outcomes);
-  for (const [name, values] of wanted.parameters) {
-    const [a, b] = [actual.parameters.get(name)!, values].map((v) => new Uint32Array(v.buffer, v.byteOffset, v.length));
-    const at = a.findIndex((bits, i) => bits !== b[i]);
-    if (at >= 0) expect.fail(`${what}: ${name}[${at}] is ${actual.parameters.get(name)![at]}, not ${values[at]}`);
   }
 }
 
