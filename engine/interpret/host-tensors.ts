@@ -12,13 +12,19 @@ export class HostTensors {
   private readonly writing = new Set<number>();
 
   constructor(
-    run: CompiledRun,
+    private readonly run: CompiledRun,
     private readonly mailbox: Mailbox,
   ) {
     for (const { schedule } of run.steps)
       for (const t of schedule.tensors)
         if (t.space === 'host' && t.region === undefined && !this.own.has(t.name))
           this.own.set(t.name, new Uint8Array(t.bytes));
+  }
+
+  /** Bytes of host memory that are held: these tensors, and the schedule's mailbox regions. */
+  bytes(): number {
+    const regions = this.run.regions.map((_, region) => this.mailbox.outbox(region));
+    return [...this.own.values(), ...regions].reduce((sum, { byteLength }) => sum + byteLength, 0);
   }
 
   /** A range's bytes, for reading. */
@@ -48,10 +54,4 @@ export class HostTensors {
     if (!bytes) throw new StudioError('internal', `${tensor.name} is not kept on the host`);
     return bytes;
   }
-}
-
-/** Bytes of the host tensors that are not mailbox regions. */
-export function ownHostBytes(run: CompiledRun): number {
-  const { tensors } = run.steps[0].schedule;
-  return tensors.reduce((sum, t) => sum + (t.space === 'host' && t.region === undefined ? t.bytes : 0), 0);
 }

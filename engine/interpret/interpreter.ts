@@ -90,7 +90,8 @@ export class Interpreter implements RankEngine {
 
   memory(): MeasuredMemory {
     const { reservedBytes } = this.run.memory;
-    return { currentBytes: reservedBytes, peakBytes: reservedBytes, ...this.peak, allocRetries: 0, ooms: 0 };
+    const hostBytes = this.host.bytes();
+    return { currentBytes: reservedBytes, peakBytes: reservedBytes, ...this.peak, hostBytes, allocRetries: 0, ooms: 0 };
   }
 
   async close(): Promise<void> {

@@ -5,6 +5,8 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { KernelCache } from '../runtime/kernel-cache.ts';
+import { planExperiment } from '../schedule/plan.ts';
+import { builtInProfiles } from '../schedule/profile.ts';
 import type { RunEvent } from '../trainer/events.ts';
 import { runWorkerRanks } from './run-rank.ts';
 
@@ -20,8 +22,8 @@ afterEach(async () => {
 const model = { kind: 'demo-transformer', vocabSize: 97, ninp: 8, nhead: 2, nhid: 12, nlayers: 1 };
 const batches = fileURLToPath(new URL('../testdata/demo-transformer/batches.json', import.meta.url));
 
-/** Runs all ranks of a config in this process; its events, and the phases as rank 0 went through them. */
-async function run(config: object, adapterId = 'interpreter') {
+/** Runs all ranks of a config in this process; its events, and the phases that it goes through into `phases`. */
+async function run(config: object, adapterId = 'interpreter', phases: string[] = []) {
   const parsed = parseConfig({
     model,
     data: { kind: 'batches', path: batches },
@@ -30,7 +32,6 @@ async function run(config: object, adapterId = 'interpreter') {
     ...config,
   });
   const events: RunEvent[] = [];
-  const phases: string[] = [];
   const { ranks } = await runWorkerRanks(
     {
       type: 'start',
@@ -50,7 +51,7 @@ async function run(config: object, adapterId = 'interpreter') {
       onPhase: (phase) => phases.push(phase),
     },
   );
-  return { events, phases, ranks };
+  return { events, ranks };
 }
 
 describe('a worker', () => {
@@ -73,5 +74,22 @@ describe('a worker', () => {
     const { ranks, events } = await run({ devices: 1, data: { kind: 'batches', path }, trainer: { steps: 4 } });
     expect(ranks[0].result.stepsByShape).toEqual([3, 1]);
     expect(events.filter((e) => e.event === 'summary')).toHaveLength(1);
+  });
+
+  it.each(['fsdp', 'fsdp_cpu_offload'])('holds as much host memory as was predicted: %s', async (strategy) => {
+    const config = { model, data: { kind: 'batches', path: batches }, devices: 2, strategy };
+    const { events } = await run({ ...config, trainer: { steps: 1 } });
+    const shapes = [{ batch: 3, tokens: 12 }];
+    const { hostBytes } = planExperiment(parseConfig(config), builtInProfiles.interpreter, null, shapes);
+    const measured = events.flatMap((e) => (e.event === 'step' ? [e.memory.hostBytes] : []));
+    expect(measured).toEqual([hostBytes, hostBytes]);
+  });
+
+  it('refuses before it fills anything what the host has no memory for', async () => {
+    vi.spyOn(process, 'availableMemory').mockReturnValue(2 ** 27 + 1000);
+    const phases: string[] = [];
+    const refused = run({ devices: 2, strategy: 'fsdp_cpu_offload' }, 'interpreter', phases);
+    await expect(refused).rejects.toMatchObject({ code: 'out-of-memory', details: { freeBytes: 1000 } });
+    expect(phases).not.toContain('filling');
   });
 });

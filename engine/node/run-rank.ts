@@ -25,6 +25,7 @@ import { type RankResult, trainerRegions, trainRank } from '../trainer/train-ran
 import { openAdapter } from './adapters.ts';
 import { createFileSink, type FileSource, openFileSource } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
+import { checkHostRoom } from './host-room.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
 import type { WorkerStart } from './worker-protocol.ts';
@@ -59,6 +60,10 @@ export async function runWorkerRanks(start: WorkerStart, hooks: RunHooks): Promi
   const model = buildModel(config.model, data.vocabSize);
   const place = await openPlace(start);
   const runs = ranks.map((rank) => compileRun({ config, model, shapes: data.shapes, rank, profile: place.profile }));
+  const { software } = place.adapter;
+  const alone = ranks.length === start.world;
+  const { sharedFolder } = start;
+  await checkHostRoom({ config, run: runs[0], software, alone, sharedFolder, timeoutMs: PEER_TIMEOUT_MS });
   const mailboxes = await openMailboxes(start, runs, place, hooks);
   const source = await openSource(config, runs[0]);
   try {

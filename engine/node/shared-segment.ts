@@ -111,7 +111,7 @@ async function allocate(fd: number, bytes: number, freeBytes: () => number): Pro
 }
 
 /** What of the machine's memory, or of this control group's, can be taken without the kernel having to kill. */
-function freeMemoryBytes(): number {
+export function freeMemoryBytes(): number {
   return Math.max(0, process.availableMemory() - RESERVE_BYTES);
 }
 

@@ -139,7 +139,7 @@ export class Executor implements RankEngine {
 
   memory(): MeasuredMemory {
     const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
-    return { currentBytes, peakBytes, ...this.peak, allocRetries, ooms };
+    return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes(), allocRetries, ooms };
   }
 
   async close(): Promise<void> {

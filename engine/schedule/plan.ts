@@ -4,6 +4,7 @@ import { buildModel } from '../model/build-model.ts';
 import { type BatchShape, parameterCount } from '../model/model.ts';
 import { type CompiledRun, compileRun } from './compile.ts';
 import { estimate } from './cost.ts';
+import { hostBytesOf } from './host-memory.ts';
 import { type BytesByCategory, liveBytes, sumCategories } from './memory.ts';
 import type { AdapterProfile } from './profile.ts';
 import { CATEGORIES, type Lane, type StepKind, type StepPhase } from './schedule.ts';
@@ -25,6 +26,8 @@ export interface Prediction {
   /** Most live at any step, and its split. */
   readonly liveBytes: number;
   readonly byCategory: BytesByCategory;
+  /** Host memory of a rank: its mailbox regions, and what offload keeps on the host. */
+  readonly hostBytes: number;
   readonly phases: readonly PhasePeak[];
   /** For each step of the schedule, in listed order; `byCategory` in the order of CATEGORIES. */
   readonly timeline: readonly {
@@ -84,6 +87,7 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
     peakBytes: run.memory.reservedBytes,
     liveBytes: totals[peakAt],
     byCategory: live[peakAt],
+    hostBytes: hostBytesOf(run),
     phases,
     timeline: live.map((bytes, i) => ({ step: i, liveBytes: totals[i], byCategory: CATEGORIES.map((c) => bytes[c]) })),
     steps: step.schedule.steps.map(({ id, label, kind, lane, unit, phase }) => ({

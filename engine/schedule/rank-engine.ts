@@ -35,6 +35,8 @@ export interface MeasuredMemory {
   /** Most live bytes of a step, and their split at that step. */
   readonly liveBytes: number;
   readonly byCategory: BytesByCategory;
+  /** Host memory held for this rank: tensors kept there, and the mailbox regions of the schedule. */
+  readonly hostBytes: number;
   readonly allocRetries: number;
   readonly ooms: number;
 }

@@ -26,7 +26,7 @@ function measuredOf(run: CompiledRun): MeasuredMemory {
   const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
   const { reservedBytes } = run.memory;
   const reserved = { currentBytes: reservedBytes, peakBytes: reservedBytes };
-  return { ...reserved, liveBytes: sumCategories(byCategory), byCategory, allocRetries: 3, ooms: 0 };
+  return { ...reserved, liveBytes: sumCategories(byCategory), byCategory, hostBytes: 0, allocRetries: 3, ooms: 0 };
 }
 
 const numbers = ({ current, peak, allocated, freed }: Stat) => [current, peak, allocated, freed];

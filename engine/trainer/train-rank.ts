@@ -158,8 +158,7 @@ class RankTraining {
     const iterationMs = outcome.atMs - this.lastReportMs;
     this.lastReportMs = outcome.atMs;
     const { rows, columns } = batches.shape(step);
-    const { currentBytes, peakBytes, liveBytes, byCategory, allocRetries, ooms } = engine.memory();
-    const hostBytes = run.regions.reduce((sum, region) => sum + region.bytes, 0);
+    const { currentBytes, peakBytes, liveBytes, byCategory, hostBytes, allocRetries, ooms } = engine.memory();
     emit({
       event: 'step',
       rank: run.rank,

@@ -64,7 +64,7 @@ function toJson(prediction: Prediction): string {
 }
 
 function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction): string {
-  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, estimateMs } = prediction;
+  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes, estimateMs } = prediction;
   const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
   const budget = config.memoryBudgetMiB;
   const head = ['', 'peak', ...phases.map(({ phase }) => phase)];
@@ -80,6 +80,7 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     `${config.name}: ${params.toLocaleString('en')} parameters, ${world} ranks, planned for ${profile.name}`,
     `reserved ${mib(peakBytes)} MiB per rank; live at most ${mib(liveBytes)} MiB, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
     ...fits,
+    `host memory ${mib(hostBytes)} MiB per rank`,
     ...(estimateMs === null
       ? []
       : [`about ${estimateMs < 10 ? estimateMs.toFixed(2) : Math.round(estimateMs)} ms a step`]),

@@ -318,6 +318,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
       strategies,
       budgetMiB: typeof budget === 'number' && budget > 0 ? budget : null,
       adapterName: profile.name,
+      offload: valueAt(settled, 'strategy.cpuOffload') === true,
       waitingFor,
     },
   };

@@ -35,6 +35,8 @@ export function PredictionPanel(props: {
   strategies: readonly { key: string; label: string; current: boolean }[];
   budgetMiB: number | null;
   adapterName: string;
+  /** Whether what a rank keeps lies on the host: then its host memory is shown too. */
+  offload: boolean;
   /** Why nothing can be predicted just now. */
   waitingFor: string | null;
   /** Takes a strategy of `strategies` for the run. */
@@ -73,7 +75,7 @@ export function PredictionPanel(props: {
       ) : null}
       {plan ? (
         <div className={`transition-[filter] duration-200 ${stale ? 'saturate-[0.35]' : ''}`}>
-          <Peak plan={plan} />
+          <Peak plan={plan} offload={props.offload} />
           <Verdict plan={plan} budgetMiB={props.budgetMiB} fitting={fitting} onChoose={props.onChoose} />
           <Categories plan={plan} />
           <div className="mt-5">
@@ -99,11 +101,14 @@ export function PredictionPanel(props: {
   );
 }
 
-function Peak({ plan }: { plan: Plan }) {
+function Peak({ plan, offload }: { plan: Plan; offload: boolean }) {
   const facts = [
     ['live', formatBytes(plan.liveBytes), formatExactBytes(plan.liveBytes)],
     ['parameters', formatShortCount(plan.params), formatCount(plan.params)],
     ['ranks', String(plan.world), ''],
+    ...(offload
+      ? [['host', formatBytes(plan.hostBytes), `${formatExactBytes(plan.hostBytes)} of host memory a rank`]]
+      : []),
     ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, 'from a roofline of the adapter']]),
   ];
   return (
