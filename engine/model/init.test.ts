@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { normalQuantiles } from '../ops/init-values/quantiles.ts';
 import { demoTransformer } from './demo-transformer.ts';
-import { initialValues, normalQuantiles } from './init.ts';
+import { initialValues } from './init.ts';
 import { type Init, parameterOf } from './model.ts';
 
 const spec = (init: Init, name = 'weight', shape = [200, 300]) => ({ name, shape, init });
@@ -91,6 +92,17 @@ describe('values', () => {
     expect(equal(all(init, 100, 42, 'bias'))).toBeLessThan(3);
     expect(equal(initialValues(spec(init), 42, 2 ** 32, 100))).toBeLessThan(3);
     expect(equal(initialValues(spec(init), 42, 100, 100))).toBeLessThan(3);
+  });
+
+  it('over 2^32 elements are those of both sides', () => {
+    for (const init of [
+      { kind: 'uniform', bound: 1 },
+      { kind: 'normal', std: 1 },
+    ] as const) {
+      const across = initialValues(spec(init), 42, 2 ** 32 - 30, 100);
+      expect(across.slice(0, 30)).toEqual(initialValues(spec(init), 42, 2 ** 32 - 30, 30));
+      expect(across.slice(30)).toEqual(initialValues(spec(init), 42, 2 ** 32, 70));
+    }
   });
 
   it('of neighbouring names and seeds are not shifted copies of each other', () => {

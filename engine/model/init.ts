@@ -1,12 +1,50 @@
+import { fill } from '../ops/fill/fill.ts';
+import { mix, streamKey } from '../ops/init-values/hash.ts';
+import { initNormal } from '../ops/init-values/init-normal.ts';
+import { initUniform } from '../ops/init-values/init-uniform.ts';
+import { normalQuantiles } from '../ops/init-values/quantiles.ts';
+import type { Kernel, Params } from '../ops/kernel.ts';
 import { fnv1a } from './fnv1a.ts';
 import type { ParameterSpec } from './model.ts';
 
+/** One kernel that makes initial values: of `out`, and for normal ones of the table of quantiles. */
+export interface InitDispatch {
+  readonly kernel: Kernel;
+  readonly params: Params;
+}
+
+const BLOCK = 2 ** 32;
+
 /**
- * Initial values as a function of (seed, parameter name, flat index): any rank makes any part, on any device, with the
- * same bits. Uniform values are a counter-based integer times a power of two, then times the bound, each exact or rounded
- * once; normal values are an entry of a table of quantiles times the deviation. Nothing is added to a product, so no
- * compiler can fuse.
+ * Makes the initial values of a part of a parameter: `count` elements from flat index `first`, at `offset` of the operand
+ * `out`. They are a function of (seed, parameter name, flat index): any rank makes any part, on any device, with the same
+ * bits. Uniform values are a counter-based integer times a power of two, then times the bound, each exact or rounded once;
+ * normal values are an entry of a table of quantiles times the deviation. Nothing is added to a product, so no compiler can
+ * fuse. More than one dispatch where the part reaches over a multiple of 2^32.
  */
+export function initDispatches(
+  { name, init }: ParameterSpec,
+  seed: number,
+  first: number,
+  count: number,
+  offset = 0,
+): InitDispatch[] {
+  if (init.kind === 'constant') return [{ kernel: fill, params: { n: count, offset, value: init.value } }];
+  const stream = mix(seed ^ fnv1a(name));
+  const [kernel, scale] =
+    init.kind === 'uniform' ? [initUniform, { bound: init.bound }] : [initNormal, { deviation: init.std }];
+  const dispatches: InitDispatch[] = [];
+  for (let done = 0; done < count; ) {
+    const at = first + done;
+    const n = Math.min(count - done, BLOCK - (at % BLOCK));
+    const key = streamKey(stream, Math.floor(at / BLOCK));
+    dispatches.push({ kernel, params: { n, offset: offset + done, first: at % BLOCK, key, ...scale } });
+    done += n;
+  }
+  return dispatches;
+}
+
+/** The values of a part of a parameter, made on the host. */
 export function initialValues(
   spec: ParameterSpec,
   seed: number,
@@ -14,79 +52,7 @@ export function initialValues(
   count: number,
 ): Float32Array<ArrayBuffer> {
   const values = new Float32Array(count);
-  const { init } = spec;
-  if (init.kind === 'constant') return values.fill(init.value);
-  const stream = mix(seed ^ fnv1a(spec.name));
-  if (init.kind === 'uniform') {
-    const bound = Math.fround(init.bound);
-    for (let i = 0; i < count; i++) values[i] = Math.fround(signedUnit(hashAt(stream, first + i))) * bound;
-    return values;
-  }
-  const quantiles = normalQuantiles();
-  const std = Math.fround(init.std);
-  for (let i = 0; i < count; i++) values[i] = quantiles[hashAt(stream, first + i) >>> 16] * std;
+  for (const { kernel, params } of initDispatches(spec, seed, first, count))
+    kernel.run([values, normalQuantiles()].slice(0, kernel.operands.length), params);
   return values;
-}
-
-/** 32 random bits for a position of a stream: a counter-based generator, any position by itself. */
-export function hashAt(stream: number, index: number): number {
-  const high = Math.floor(index / 2 ** 32);
-  return mix(mix(stream + Math.imul(high, 0x9e3779b9)) ^ (index >>> 0));
-}
-
-/** A full-avalanche mixing of 32 bits (two multiply-xorshift rounds; constants of C. Wellons' hash prospector, lowbias32). */
-function mix(value: number): number {
-  let x = value >>> 0;
-  x = Math.imul(x ^ (x >>> 16), 0x7feb352d);
-  x = Math.imul(x ^ (x >>> 15), 0x846ca68b);
-  return (x ^ (x >>> 16)) >>> 0;
-}
-
-/** The top 24 bits as one of 2^24 equally spaced values in (−1, 1), exact in float32. */
-function signedUnit(bits: number): number {
-  return ((bits >>> 8) * 2 + 1 - 2 ** 24) * 2 ** -24;
-}
-
-const QUANTILES = 65_536;
-let quantileTable: Float32Array<ArrayBuffer> | null = null;
-
-/** Quantiles of N(0, 1) at (i + ½) / 65536. */
-export function normalQuantiles(): Float32Array<ArrayBuffer> {
-  quantileTable ??= Float32Array.from({ length: QUANTILES }, (_, i) => inverseNormal((i + 0.5) / QUANTILES));
-  return quantileTable;
-}
-
-/** Inverse of the standard normal distribution function, 0 < p < 1; P. J. Acklam's rational approximation, |error| < 1.2e-9. */
-function inverseNormal(p: number): number {
-  const tail = 0.02425;
-  if (p > 0.5) return -inverseNormal(1 - p);
-  if (p < tail) {
-    const q = Math.sqrt(-2 * Math.log(p));
-    const top = polynomial(
-      q,
-      [
-        -7.784894002430293e-3, -3.223964580411365e-1, -2.400758277161838, -2.549732539343734, 4.374664141464968,
-        2.938163982698783,
-      ],
-    );
-    return top / polynomial(q, [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416, 1]);
-  }
-  const q = p - 0.5;
-  const r = q * q;
-  const top = polynomial(
-    r,
-    [
-      -3.969683028665376e1, 2.209460984245205e2, -2.759285104469687e2, 1.38357751867269e2, -3.066479806614716e1,
-      2.506628277459239,
-    ],
-  );
-  const bottom = [
-    -5.447609879822406e1, 1.615858368580409e2, -1.556989798598866e2, 6.680131188771972e1, -1.328068155288572e1, 1,
-  ];
-  return (top * q) / polynomial(r, bottom);
-}
-
-/** Horner's rule, highest power first. */
-function polynomial(x: number, coefficients: readonly number[]): number {
-  return coefficients.reduce((sum, c) => sum * x + c, 0);
 }

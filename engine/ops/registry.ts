@@ -13,6 +13,8 @@ import { embeddingGrad } from './embedding/embedding-grad.ts';
 import { fill } from './fill/fill.ts';
 import { gelu } from './gelu/gelu.ts';
 import { geluGrad } from './gelu/gelu-grad.ts';
+import { initNormal } from './init-values/init-normal.ts';
+import { initUniform } from './init-values/init-uniform.ts';
 import type { Kernel } from './kernel.ts';
 import { layerNorm } from './layer-norm/layer-norm.ts';
 import { layerNormGrad } from './layer-norm/layer-norm-grad.ts';
@@ -62,6 +64,8 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       fill,
       gelu,
       geluGrad,
+      initNormal,
+      initUniform,
       layerNorm,
       layerNormGrad,
       layerNormGradWeight,

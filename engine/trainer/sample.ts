@@ -1,6 +1,6 @@
 import { StudioError } from '../errors.ts';
 import { forwardLogits, type WholeParameters } from '../interpret/forward.ts';
-import { hashAt } from '../model/init.ts';
+import { hashAt } from '../ops/init-values/hash.ts';
 import type { Model } from '../model/model.ts';
 
 /** Gives the logits [vocabSize] of the token after `tokens`. */
