@@ -1,13 +1,11 @@
 import { StudioError } from '../errors.ts';
+import { createTokenList, type Tokenizer } from './tokenizer.ts';
 
 /** The word that ends every line, empty ones too. */
 const EOS = '<eos>';
 
 /** A Map holds no more keys than this in V8. */
 const MAX_WORDS = 2 ** 24;
-
-/** The buffer of ids doubles up to this: 1 GiB. */
-const MAX_TOKENS = 2 ** 28;
 
 const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
@@ -37,35 +35,18 @@ export function createVocabulary(): Vocabulary {
   };
 }
 
-/** Takes a text in parts. */
-export interface Tokenizer {
-  /** The next part of the text; parts may be cut anywhere, within a word or between \r and \n. */
-  push(part: string): void;
-  /** Ends the text, and its last line if that has no line end. Returns the ids of the whole text. */
-  finish(): Int32Array;
-}
-
 /**
  * Tokenises as Lightning's WikiText2 class does (`for line in file: line.split() + ["<eos>"]`, file in text mode).
  * Lines end at \n, \r\n or \r only (Python's universal newlines), words at Python's whitespace. Throws `too-large` above
  * 2^28 tokens or 2^24 distinct words.
  */
 export function createTokenizer(vocabulary: Vocabulary): Tokenizer {
-  let ids = new Int32Array(1024);
-  let count = 0;
+  const tokens = createTokenList();
   let word = ''; // begun in an earlier part
   let lineOpen = false; // something stands after the last line end
   let afterReturn = false;
 
-  const emit = (text: string) => {
-    if (count === ids.length) {
-      if (count === MAX_TOKENS) throw new StudioError('too-large', `The text has more than ${MAX_TOKENS} tokens.`);
-      const larger = new Int32Array(2 * count);
-      larger.set(ids);
-      ids = larger;
-    }
-    ids[count++] = vocabulary.idOf(text);
-  };
+  const emit = (text: string) => tokens.add(vocabulary.idOf(text));
 
   return {
     push(part) {
@@ -96,7 +77,7 @@ export function createTokenizer(vocabulary: Vocabulary): Tokenizer {
       if (lineOpen) emit(EOS);
       word = '';
       lineOpen = false;
-      return ids.slice(0, count);
+      return tokens.ids();
     },
   };
 }
