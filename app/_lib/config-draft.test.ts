@@ -34,14 +34,23 @@ describe('a config being edited', () => {
     expect(valueAt(text, 'data.blockSize')).toBe(64);
   });
 
-  it('wraps the blocks of the model that is chosen, unless a person said otherwise', () => {
+  it('wraps the blocks of the model that is chosen, unless a person chose a size', () => {
     const gpt2 = withKind(defaultDraft(), 'model', 'gpt2');
     expect(valueAt(gpt2, 'strategy.autoWrapPolicy')).toEqual(['GPT2Block']);
     expect(valueAt(withoutDefaults(gpt2), 'strategy')).toEqual({ kind: 'fsdp' });
     expect(toDraft(withoutDefaults(gpt2))).toEqual(gpt2);
     expect(checkConfig(withoutDefaults(gpt2)).config).toEqual(checkConfig(gpt2).config);
     const own = withValue(gpt2, 'strategy.autoWrapPolicy', ['GPT2MLP']);
-    expect(valueAt(withKind(own, 'model', 'llama'), 'strategy.autoWrapPolicy')).toEqual(['GPT2MLP']);
+    expect(valueAt(withKind(own, 'model', 'llama'), 'strategy.autoWrapPolicy')).toEqual(['LlamaDecoderLayer']);
+    expect(withKind(own, 'model', 'gpt2')).toEqual(own);
+    const checkpointed = withValue(gpt2, 'strategy.activationCheckpointingPolicy', ['GPT2Block']);
+    expect(valueAt(withKind(checkpointed, 'model', 'llama'), 'strategy.activationCheckpointingPolicy')).toEqual([
+      'LlamaDecoderLayer',
+    ]);
+    for (const any of [null, [], { minNumParams: 1000 }])
+      expect(
+        valueAt(withKind(withValue(gpt2, 'strategy.autoWrapPolicy', any), 'model', 'llama'), 'strategy.autoWrapPolicy'),
+      ).toEqual(any);
     expect(toDraft(withoutDefaults(own))).toEqual(own);
     const again = withKind(withKind(gpt2, 'strategy', 'ddp'), 'strategy', 'fsdp');
     expect(valueAt(again, 'strategy.autoWrapPolicy')).toEqual(['GPT2Block']);

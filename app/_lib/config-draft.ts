@@ -30,13 +30,16 @@ export function withKind(draft: Draft, section: string, kind: string): Draft {
   const defaults = sectionDefaults(section, kind, modelBefore);
   const kept = isRecord(before) ? Object.entries(before).filter(([key]) => key !== 'kind' && key in defaults) : [];
   const after = { ...draft, [section]: { ...defaults, ...Object.fromEntries(kept) } };
-  // A wrap policy that was the other model's default becomes this one's.
-  return section === 'model' && same(valueAt(draft, WRAP_POLICY), wrapPolicyOf(modelBefore))
-    ? withValue(after, WRAP_POLICY, wrapPolicyOf(kind))
-    : after;
+  if (section !== 'model' || kind === modelBefore) return after;
+  // The other model's classes are none of this one's: its blocks take their place. A size, or nothing, suits any model.
+  return [WRAP_POLICY, CHECKPOINTING_POLICY].reduce<Draft>((changed, path) => {
+    const classes = valueAt(draft, path);
+    return Array.isArray(classes) && classes.length ? withValue(changed, path, wrapPolicyOf(kind)) : changed;
+  }, after);
 }
 
 const WRAP_POLICY = 'strategy.autoWrapPolicy';
+const CHECKPOINTING_POLICY = 'strategy.activationCheckpointingPolicy';
 
 /** The one default that another section decides: the classes that FSDP wraps are the model's blocks. */
 function wrapPolicyOf(modelKind: unknown): unknown {
