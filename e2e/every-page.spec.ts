@@ -1,3 +1,4 @@
+import type { Page } from '@playwright/test';
 import { axeFindings, expect, longConfig, SMALL_TEXT, StudioApi, smallConfig, stickingOut, test } from './studio.ts';
 
 /** Every page in every state that it has, for what holds of all of them. */
@@ -15,7 +16,7 @@ test.beforeAll(async ({ playwright, baseURL }) => {
   const ids = made.map(({ id }) => id);
   for (const id of ids) await api.until(id, 'finished');
   await api.until(broken.id, 'failed');
-  running = (await api.create(longConfig(path))).id;
+  running = (await api.create(longConfig(path, 'every running'))).id;
   await api.until(running, 'running');
   pages = [
     ['the list', '/runs'],
@@ -38,7 +39,7 @@ test.afterAll(async ({ playwright, baseURL }) => {
 });
 
 /** Data is drawn: nothing says that it loads. */
-async function opened(page: import('@playwright/test').Page, path: string): Promise<void> {
+async function opened(page: Page, path: string): Promise<void> {
   await page.goto(path);
   await expect(page.locator('h1').first()).toBeVisible();
   await expect(page.getByText(/^Loading|planning…|preparing the data/)).toHaveCount(0);
@@ -72,7 +73,7 @@ test('at 390 px nothing sticks out, and every control can be reached', async ({ 
 test('the chosen theme stays', async ({ page }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   await page.goto('/runs');
-  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const background = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
   const light = await background();
   await page.getByRole('button', { name: /^Theme: as the system/ }).click();
   await page.getByRole('button', { name: /^Theme: light/ }).click();
@@ -82,9 +83,16 @@ test('the chosen theme stays', async ({ page }) => {
   expect(await background()).not.toBe(light);
 });
 
-test('what is not there says so, with a way on', async ({ page, quietConsole }) => {
-  void quietConsole;
-  const answer = await page.request.get('/nowhere');
-  expect(answer.status()).toBe(404);
-  expect(await answer.text()).toContain('/runs');
+test('what is not there says so, with a way on', async ({ page, refusals }) => {
+  refusals.push(/\/nowhere$/, /\/api\/v1\/(runs\/|compare\?ids=)nothing/);
+  for (const [path, said] of [
+    ['/nowhere', 'There is nothing at this address'],
+    ['/runs/nothing', 'There is no such run'],
+    ['/compare?ids=nothing,nothing-2', 'One of these runs is gone'],
+    ['/runs/new?from=nothing', 'The run to clone cannot be read'],
+  ]) {
+    await page.goto(path);
+    await expect(page.getByRole('heading', { name: said })).toBeVisible();
+    await expect(page.getByRole('main').getByRole('link')).toBeVisible();
+  }
 });

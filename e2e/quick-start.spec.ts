@@ -73,7 +73,7 @@ test('a run shows its loss, its memory as predicted to the byte, its log and its
   await expect(page.getByRole('log')).toContainText('2 ranks share one adapter');
   const summary = page.getByRole('region', { name: 'Memory summary', exact: true });
   await expect(summary).toContainText('By category, on ');
-  await summary.getByRole('radio', { name: 'Rank 1' }).check({ force: true });
+  await summary.getByRole('radio', { name: 'Rank 1' }).check();
   await expect(summary.getByRole('region', { name: 'Memory summary of rank 1' })).toBeVisible();
 });
 

@@ -3,17 +3,25 @@ import { type APIRequestContext, test as base, expect, type Page } from '@playwr
 import { Comparison, Run, RunList, type RunSummary, UploadedFile } from '../server/contract.ts';
 
 /** What the specs share: a page that may say nothing to its console, and the interface as a program asks it. */
-export const test = base.extend<{ api: StudioApi; quietConsole: undefined }>({
+export const test = base.extend<{ api: StudioApi; refusals: RegExp[]; quietConsole: undefined }>({
   api: async ({ request }, use) => use(new StudioApi(request)),
+  /** Addresses that a test means to be refused. */
+  // biome-ignore lint/correctness/noEmptyPattern: Playwright reads what a fixture needs from this pattern.
+  refusals: async ({}, use) => use([]),
   quietConsole: [
-    async ({ page }, use) => {
-      const said: string[] = [];
+    async ({ page, refusals }, use) => {
+      const said: { text: string; url: string }[] = [];
       page.on('console', (message) => {
-        if (message.type() === 'error') said.push(`${message.text()} (${message.location().url})`);
+        if (message.type() === 'error') said.push({ text: message.text(), url: message.location().url });
       });
-      page.on('pageerror', (error) => said.push(String(error.stack ?? error)));
+      page.on('pageerror', (error) => said.push({ text: String(error.stack ?? error), url: '' }));
       await use(undefined);
-      expect(said, 'errors in the console').toEqual([]);
+      const meant = ({ text, url }: { text: string; url: string }) =>
+        /^Failed to load resource: .* 4\d\d /.test(text) && refusals.some((address) => address.test(url));
+      expect(
+        said.filter((one) => !meant(one)),
+        'errors in the console',
+      ).toEqual([]);
     },
     { auto: true },
   ],
@@ -98,9 +106,9 @@ export function smallConfig(path: string, more: Record<string, unknown> = {}) {
 }
 
 /** The same, so long that a person can stop it. */
-export function longConfig(path: string) {
+export function longConfig(path: string, name = 'long') {
   return smallConfig(path, {
-    name: 'long',
+    name,
     model: { kind: 'demo-transformer', ninp: 64, nhead: 2, nhid: 128, nlayers: 2 },
     data: { kind: 'wikitext2', path, blockSize: 32, batchSize: 2 },
     trainer: { steps: 100_000 },

@@ -91,7 +91,7 @@ function Control(props: ControlProps): ReactNode {
       return <NumbersControl {...props} count={field.count} />;
     case 'switch':
       return (
-        <label className="flex min-h-8 items-center gap-2 text-muted">
+        <label className="relative flex min-h-8 items-center gap-2 text-muted">
           <input
             {...shared}
             type="checkbox"
@@ -99,7 +99,7 @@ function Control(props: ControlProps): ReactNode {
             aria-checked={value === true}
             checked={value === true}
             onChange={(e) => onChange(e.target.checked)}
-            className="peer sr-only"
+            className="peer absolute inset-0 m-0 size-full cursor-pointer opacity-0"
           />
           <span className="relative h-[18px] w-8 rounded-full bg-line-strong transition-colors peer-checked:bg-accent-fill peer-focus-visible:outline-2 peer-focus-visible:outline-offset-2 peer-focus-visible:outline-focus after:absolute after:top-0.5 after:left-0.5 after:size-3.5 after:rounded-full after:bg-white after:transition-transform peer-checked:after:translate-x-3.5" />
           {value === true ? 'on' : 'off'}

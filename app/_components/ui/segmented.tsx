@@ -33,12 +33,12 @@ export function Segmented<T extends string | number | null>(props: {
         <label
           key={String(segment.value)}
           title={segment.hint}
-          className="flex min-h-[26px] cursor-pointer items-center gap-1.5 rounded-md px-2.5 text-muted transition-colors hover:text-ink has-checked:bg-panel has-checked:font-medium has-checked:text-ink has-checked:shadow-[0_0_0_1px_var(--line-strong),0_1px_2px_rgb(0_0_0/0.06)] has-focus-visible:outline-2 has-focus-visible:outline-focus pointer-coarse:min-h-9"
+          className="relative flex min-h-[26px] cursor-pointer items-center gap-1.5 rounded-md px-2.5 text-muted transition-colors hover:text-ink has-checked:bg-panel has-checked:font-medium has-checked:text-ink has-checked:shadow-[0_0_0_1px_var(--line-strong),0_1px_2px_rgb(0_0_0/0.06)] has-focus-visible:outline-2 has-focus-visible:outline-focus pointer-coarse:min-h-9"
         >
           <input
             type="radio"
             name={name}
-            className="sr-only"
+            className="absolute inset-0 m-0 size-full cursor-pointer opacity-0"
             checked={segment.value === props.value}
             onChange={() => props.onChange(segment.value)}
           />
