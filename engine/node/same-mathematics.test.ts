@@ -134,18 +134,22 @@ describe('on a software GPU', () => {
   });
   afterAll(() => gpu?.device.close());
 
-  it.each([2, 3])('%i ranks', async (devices) => {
-    const config = { devices, model: { ...smallModel, dropout: 0.3 } };
-    const wanted = await train(gpu, { config: { ...config, strategy: 'ddp' } });
-    const strategies = [
-      { kind: 'ddp', bucketCapMiB: 1e-3 },
-      { kind: 'fsdp' },
-      { kind: 'fsdp', limitAllGathers: false },
-      { kind: 'fsdp', backwardPrefetch: null },
-      { kind: 'fsdp', backwardPrefetch: 'BACKWARD_POST' },
-      { kind: 'fsdp', autoWrapPolicy: ['Embedding', 'Linear', 'TransformerEncoderLayer'] },
-    ];
-    for (const strategy of strategies)
-      expectSameBits(await train(gpu, { config: { ...config, strategy } }), wanted, name(strategy));
-  });
+  it.each([2, 3])(
+    '%i ranks',
+    async (devices) => {
+      const config = { devices, model: { ...smallModel, dropout: 0.3 } };
+      const wanted = await train(gpu, { config: { ...config, strategy: 'ddp' } });
+      const strategies = [
+        { kind: 'ddp', bucketCapMiB: 1e-3 },
+        { kind: 'fsdp' },
+        { kind: 'fsdp', limitAllGathers: false },
+        { kind: 'fsdp', backwardPrefetch: null },
+        { kind: 'fsdp', backwardPrefetch: 'BACKWARD_POST' },
+        { kind: 'fsdp', autoWrapPolicy: ['Embedding', 'Linear', 'TransformerEncoderLayer'] },
+      ];
+      for (const strategy of strategies)
+        expectSameBits(await train(gpu, { config: { ...config, strategy } }), wanted, name(strategy));
+    },
+    120_000,
+  );
 });

@@ -149,7 +149,7 @@ export function gather(
   return pieces(draft, io.sharding).map((piece, i) => gatherPiece(draft, c, io, piece, i, io.regions[i]));
 }
 
-/** One piece of an all-gather; the first also places this rank's own shard, all of it. */
+/** One piece of an all-gather; with it this rank's `own` part of `source`: all of its shard with the first piece. */
 function gatherPiece(
   draft: Draft,
   c: CollectiveName,
@@ -157,6 +157,7 @@ function gatherPiece(
   { begin, count }: Piece,
   index: number,
   region: number,
+  own: Piece | null = index === 0 ? { begin: 0, count: sharding.shardElements } : null,
 ): number {
   const { group } = sharding;
   const placed = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
@@ -168,12 +169,12 @@ function gatherPiece(
       sourceOffset,
     });
   const received = receivedTensor(draft, c, group, index, count);
-  const own = index === 0 ? [placed(group.index, source, 0, sharding.shardElements, 0)] : [];
+  const mine = own ? [placed(group.index, source, own.begin, own.count, 0)] : [];
   const theirs = peersIn(group).map((peer, slot) =>
     placed(group.ranks.indexOf(peer), draft.whole(received), begin, count, slot * count),
   );
   const inboxOffsets = theirs.map(() => 0);
-  const place = [...own, ...theirs];
+  const place = [...mine, ...theirs];
   return listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, after, extraReads });
 }
 
@@ -183,31 +184,69 @@ export function reduceScatter(
   c: CollectiveName,
   io: { full: Range; target: Range; sharding: Sharding; reduction: Reduction },
 ): void {
+  for (const [i, piece] of pieces(draft, io.sharding).entries()) reducePiece(draft, c, io, piece, i, piece.begin);
+}
+
+/** One piece of a reduce-scatter, to `outOffset` elements into `target`. */
+function reducePiece(
+  draft: Draft,
+  c: CollectiveName,
+  io: { full: Range; target: Range; sharding: Sharding; reduction: Reduction },
+  { begin, count }: Piece,
+  index: number,
+  outOffset: number,
+): void {
   const { full, target, sharding, reduction } = io;
   const { group } = sharding;
   const peers = peersIn(group);
-  for (const [i, { begin, count }] of pieces(draft, sharding).entries()) {
-    const common = { segments: sharding.segments, begin, count, self: group.index };
-    const packed = draft.tensor(`${c.name} packed ${i}`, peers.length * count * 4, 'workspace');
-    const pack = draft.dispatch(shardPack, [sharding.table, full, draft.whole(packed)], {
-      ...common,
-      ranks: peers.length,
-    });
-    const region = ringRegion(draft, 'reduce', packed.bytes, group);
-    listPublish(draft, c, region, draft.whole(packed), pack);
-    const received = receivedTensor(draft, c, group, i, count);
-    const reduce = draft.dispatch(reduceTree, [sharding.table, full, draft.whole(received), target], {
-      ...common,
-      world: group.ranks.length,
-      outOffset: begin,
-      scale: Math.fround(reduction.scale),
-      accumulate: reduction.accumulate ? 1 : 0,
-    });
-    // In a peer's region, this rank's slot is its place among the ranks without that peer.
-    const slotIn = (peer: number) => (group.index < group.ranks.indexOf(peer) ? group.index : group.index - 1);
-    const inboxOffsets = peers.map((peer) => slotIn(peer) * count * 4);
-    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [reduce], after: [] });
-  }
+  const common = { segments: sharding.segments, begin, count, self: group.index };
+  const packed = draft.tensor(`${c.name} packed ${index}`, peers.length * count * 4, 'workspace');
+  const pack = draft.dispatch(shardPack, [sharding.table, full, draft.whole(packed)], {
+    ...common,
+    ranks: peers.length,
+  });
+  const region = ringRegion(draft, 'reduce', packed.bytes, group);
+  listPublish(draft, c, region, draft.whole(packed), pack);
+  const received = receivedTensor(draft, c, group, index, count);
+  const reduce = draft.dispatch(reduceTree, [sharding.table, full, draft.whole(received), target], {
+    ...common,
+    world: group.ranks.length,
+    outOffset,
+    scale: Math.fround(reduction.scale),
+    accumulate: reduction.accumulate ? 1 : 0,
+  });
+  // In a peer's region, this rank's slot is its place among the ranks without that peer.
+  const slotIn = (peer: number) => (group.index < group.ranks.indexOf(peer) ? group.index : group.index - 1);
+  const inboxOffsets = peers.map((peer) => slotIn(peer) * count * 4);
+  listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [reduce], after: [] });
+}
+
+/**
+ * All-reduce of one round, in place: each piece is reduced while the piece before it goes back to all ranks, so that what
+ * it needs beside `full` is pieces, not a shard.
+ */
+export function allReduce(
+  draft: Draft,
+  c: CollectiveName,
+  io: { full: Range; sharding: Sharding; reduction: Reduction },
+): void {
+  const { full, sharding } = io;
+  const back = { ...c, name: `${c.name} reduced` };
+  const list = pieces(draft, sharding);
+  const sums = list.map(({ count }, i) => draft.tensor(`${c.name} sum ${i}`, count * 4, 'workspace'));
+  const giveBack = (i: number) => {
+    const piece = list[i];
+    const source = draft.whole(sums[i]);
+    const region = ringRegion(draft, 'reduced', source.bytes, sharding.group);
+    listPublish(draft, back, region, source, null);
+    const own = { begin: piece.begin, count: piece.count };
+    gatherPiece(draft, back, { source, target: full, sharding }, piece, i, region, own);
+  };
+  list.forEach((piece, i) => {
+    reducePiece(draft, c, { ...io, target: draft.whole(sums[i]) }, piece, i, 0);
+    if (i > 0) giveBack(i - 1);
+  });
+  if (list.length) giveBack(list.length - 1);
 }
 
 /**

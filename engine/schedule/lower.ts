@@ -3,7 +3,16 @@ import { StudioError } from '../errors.ts';
 import { batchName } from '../model/dropout-sites.ts';
 import { CONTROL_ELEMENTS, CONTROL_HOST_ELEMENTS } from '../ops/control.ts';
 import { bytesOf, type Call, elementsOf, type Role, type Value } from '../ops/graph.ts';
-import { gather, gatherFromHosts, gatherReduced, publishShard, reduceScatter } from './collectives.ts';
+import {
+  allReduce,
+  type CollectiveName,
+  gather,
+  gatherFromHosts,
+  gatherReduced,
+  publishShard,
+  type Reduction,
+  reduceScatter,
+} from './collectives.ts';
 import { Draft } from './draft.ts';
 import { NormRows } from './norm-rows.ts';
 import { listStore } from './offload.ts';
@@ -354,14 +363,23 @@ class Body {
     }
     if (replicas) {
       const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
-      const bytes = replicas.shardElements * 4;
-      const chunk = this.chunks[index] ?? draft.tensor(`reduced ${group.name}`, bytes, 'workspace');
-      this.chunks[index] = chunk;
-      reduceScatter(draft, between, { full, target: draft.whole(chunk), sharding: replicas, reduction: mean });
-      if (isLast) gatherReduced(draft, between, { reduced: chunk, target: full, sharding: replicas });
+      if (group.reduceAfterVisits.length === 1)
+        allReduce(draft, between, { full, sharding: replicas, reduction: mean });
+      else this.listRound(index, between, full, mean, isLast);
     }
     this.reduced[index] = draft.tensors[full.tensor];
     if (isLast) this.listHostGradients(index);
+  }
+
+  /** One of several rounds between rows: the rank's chunk of the sum is kept until the last has been added. */
+  private listRound(index: number, c: CollectiveName, full: Range, reduction: Reduction, isLast: boolean): void {
+    const { draft } = this;
+    const { group, replicas: sharding } = this.groups[index];
+    if (!sharding) return;
+    this.chunks[index] ??= draft.tensor(`reduced ${group.name}`, sharding.shardElements * 4, 'workspace');
+    const reduced = this.chunks[index];
+    reduceScatter(draft, c, { full, target: draft.whole(reduced), sharding, reduction });
+    if (isLast) gatherReduced(draft, c, { reduced, target: full, sharding });
   }
 
   /** With offload the norm's row sums are taken while the gradients are on the device; then they are stored. */

@@ -48,20 +48,17 @@ export const UNIFORM_SLOT_BYTES = 256;
 
 /**
  * Gives every tensor its place. State lies at the bottom and is shared, by name, by the programs of all batch shapes; in the
- * room that it leaves each program's other tensors are packed by interval over the whole step, across categories: largest first, each at the
- * lowest offset that no tensor alive at the same time occupies. Staging slots and the uniforms of the dispatches are
+ * room that it leaves each program's other tensors are packed by interval over the whole step, across categories: each at the
+ * lowest offset that no tensor alive at the same time occupies, in the order of several that takes the least. Staging slots and the uniforms of the dispatches are
  * buffers of their own. Throws StudioError `out-of-memory`, naming the tensor, when one binding is over the adapter's limit.
  */
 export function packMemory(programs: readonly Program[], profile: AdapterProfile): MemoryPlan {
   const align = Math.max(16, profile.offsetAlignmentBytes);
   const capacity = Math.floor(profile.maxBufferBytes / align) * align;
   const limitBytes = Math.min(profile.maxBindingBytes, capacity);
-  const slabEnds: number[] = [];
   const placeIn = (busy: Placed[], bytes: number, life: Life): Placed => {
     const from = lowestGap(busy, roundUp(bytes, align), life, capacity);
     const placed = { from, to: from + roundUp(bytes, align), life };
-    const slab = Math.floor(from / capacity);
-    slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, placed.to - slab * capacity);
     busy.splice(positionOf(busy, from), 0, placed);
     return placed;
   };
@@ -74,9 +71,23 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   for (const t of programs.flatMap((p) => p.tensors.filter((x) => x.space === 'device' && x.state)))
     if (!state.has(t.name)) state.set(t.name, placeIn(kept, t.bytes, always));
   const passing = programs.map((program) => {
-    const busy = joined(kept);
-    return new Map(passingTensors(program).map((t) => [t.id, placeIn(busy, t.bytes, program.lives[t.id])]));
+    const base = joined(kept);
+    const needed = roundUp(Math.max(0, ...base.map(({ to }) => to)) + mostPassing(program), align);
+    let best: { top: number; placed: Map<number, Placed> } | null = null;
+    for (const order of packingOrders(program)) {
+      const busy = [...base];
+      const placed = new Map(order.map((t) => [t.id, placeIn(busy, t.bytes, program.lives[t.id])]));
+      const top = busy.reduce((most, { to }) => Math.max(most, to), 0);
+      if (!best || top < best.top) best = { top, placed };
+      if (best.top <= needed * (1 + GOOD_ENOUGH)) break;
+    }
+    return best!.placed;
   });
+  const slabEnds: number[] = [];
+  for (const { from, to } of [...kept, ...passing.flatMap((placed) => [...placed.values()])]) {
+    const slab = Math.floor(from / capacity);
+    slabEnds[slab] = Math.max(slabEnds[slab] ?? 0, to - slab * capacity);
+  }
   const slabs: Slab[] = Array.from(slabEnds, (bytes) => ({ bytes: bytes ?? 0, space: 'device' as const }));
   const staging = new Map<string, number>();
   for (const { tensors, lives } of programs)
@@ -103,10 +114,36 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
   return { slabs, placements, uniformOffsets, reservedBytes: slabs.reduce((sum, s) => sum + s.bytes, 0) };
 }
 
-/** The device tensors that live within the step, in the order in which they are packed. */
-function passingTensors({ tensors, lives }: Program): Tensor[] {
+/** A packing that is this close to what has to be live at once is not tried to better. */
+const GOOD_ENOUGH = 1e-3;
+
+/**
+ * The device tensors that live within the step, in the orders in which packing them is tried: the largest first, those
+ * that take the most bytes times steps, the longest lives, the earliest.
+ */
+function packingOrders({ tensors, lives }: Program): Tensor[][] {
   const passing = tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
-  return passing.sort((a, b) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id);
+  const steps = (t: Tensor) => lives[t.id].last - lives[t.id].first + 1;
+  const bySize = (a: Tensor, b: Tensor) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id;
+  const most = (weight: (t: Tensor) => number) => [...passing].sort((a, b) => weight(b) - weight(a) || bySize(a, b));
+  return [most((t) => t.bytes), most((t) => t.bytes * steps(t)), most(steps), most((t) => -lives[t.id].first)];
+}
+
+/** Most bytes of passing device tensors that live at once. */
+function mostPassing({ tensors, lives }: Program): number {
+  const change: number[] = [];
+  for (const t of tensors) {
+    if (t.space !== 'device' || t.state || lives[t.id].first < 0) continue;
+    const { first, last } = lives[t.id];
+    change[first] = (change[first] ?? 0) + t.bytes;
+    change[last + 1] = (change[last + 1] ?? 0) - t.bytes;
+  }
+  let [now, most] = [0, 0];
+  for (const by of change) {
+    now += by ?? 0;
+    most = Math.max(most, now);
+  }
+  return most;
 }
 
 /** A range that is taken for a life. Lists of them are in ascending order of `from`. */

@@ -33,6 +33,26 @@ describe('the guide model of 1.009 billion parameters', () => {
     expect(fullShard.peakBytes).toBeLessThanOrEqual(9_710 * MiB);
   });
 
+  it('reserves in the order DDP >= NO_SHARD > SHARD_GRAD_OP >= FULL_SHARD > offload, each at or below PyTorch’s peak', () => {
+    const fsdp = (settings: object) =>
+      planExperiment(guide({ devices: 2, strategy: { kind: 'fsdp', ...settings } }), h200);
+    const rows = [
+      { of: ddp, pyTorchMiB: 23_178 },
+      { of: fsdp({ shardingStrategy: 'NO_SHARD' }), pyTorchMiB: 19_331 },
+      { of: fsdp({ shardingStrategy: 'SHARD_GRAD_OP' }), pyTorchMiB: 10_147 },
+      { of: fullShard, pyTorchMiB: 9_710 },
+      { of: fsdp({ cpuOffload: true }), pyTorchMiB: 2_793 },
+    ];
+    const peaks = rows.map(({ of }) => of.peakBytes);
+    rows.forEach(({ pyTorchMiB }, i) => {
+      expect(peaks[i] / MiB).toBeLessThanOrEqual(pyTorchMiB);
+      if (i > 0) expect(peaks[i]).toBeLessThanOrEqual(peaks[i - 1]);
+    });
+    const [, noShard, shardGradOp, , offload] = peaks;
+    expect(shardGradOp).toBeLessThan(noShard);
+    expect(offload).toBeLessThan(fullShard.peakBytes);
+  });
+
   it('reserves what it must: parameters, gradients and two moments, whole or sharded', () => {
     const four = 4 * 4 * ddp.params;
     expect(ddp.peakBytes).toBeGreaterThan(four);
