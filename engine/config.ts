@@ -130,7 +130,7 @@ const Fsdp = z.strictObject({
   forwardPrefetch: z.boolean().default(false),
   deviceMesh: z.tuple([count, count]).nullable().default(null),
   linkGBps: z.number().positive().nullable().default(null),
-  stateDictType: z.enum(['full', 'sharded']).nullable().default(null),
+  stateDictType: z.enum(['full', 'sharded']).nullable().default('sharded'),
 });
 
 const Ddp = z.strictObject({
@@ -202,6 +202,14 @@ export type ModelConfig = ExperimentConfig['model'];
 export type DataConfig = ExperimentConfig['data'];
 export type OptimizerConfig = ExperimentConfig['optimizer'];
 export type StrategyConfig = ExperimentConfig['strategy'];
+
+/** The form in which a run's checkpoints are written: checkpoint.format, else strategy.stateDictType; full for DDP. */
+export function checkpointFormat({
+  checkpoint,
+  strategy,
+}: Pick<ExperimentConfig, 'checkpoint' | 'strategy'>): 'full' | 'sharded' | 'safetensors' {
+  return checkpoint.format ?? (strategy.kind === 'fsdp' ? (strategy.stateDictType ?? 'sharded') : 'full');
+}
 
 /** One thing wrong with a config: where (dotted path of the person's own keys) and what to do. */
 export interface ConfigProblem {
@@ -405,13 +413,15 @@ function meshesOf(devices: number): string {
   return `devices ${devices} has no two rows of two ranks or more: use 4, 6 or 8 devices, or strategy.shardingStrategy FULL_SHARD`;
 }
 
-function refuseCheckpoint({ checkpoint, strategy, init }: ExperimentConfig, bad: Refuse): void {
-  const format = checkpoint.format ?? (strategy.kind === 'fsdp' ? strategy.stateDictType : null);
-  if (checkpoint.filter !== null && format === 'sharded')
+function refuseCheckpoint(c: ExperimentConfig, bad: Refuse): void {
+  const { checkpoint, init } = c;
+  if (checkpoint.filter !== null && checkpointFormat(c) === 'sharded')
     bad(
       'checkpoint.filter',
-      'a sharded checkpoint holds everything: use checkpoint.format full or safetensors, or remove the filter',
+      'a part of a sharded checkpoint cannot be loaded, so it is not saved either: use checkpoint.format full or ' +
+        'safetensors, or remove the filter',
     );
+  if (checkpoint.filter?.length === 0) bad('checkpoint.filter', 'keeps nothing: name what to keep, or remove it');
   if (checkpoint.resume !== null && init.from !== null)
     bad('init.from', 'checkpoint.resume brings the weights too: remove one of the two');
 }
@@ -425,16 +435,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
     unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);
   }
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
-  const s = c.strategy;
-  if (s.kind === 'fsdp') {
-    unless(s.stateDictType !== 'sharded', 'strategy.stateDictType', 'a sharded checkpoint');
-  }
   unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
-  const k = c.checkpoint;
-  unless(k.keepLast === null, 'checkpoint.keepLast', 'deleting older checkpoints');
-  unless(k.format === null || k.format === 'full', 'checkpoint.format', `format ${k.format}`);
-  unless(k.filter === null, 'checkpoint.filter', 'a filter');
-  unless(k.strict, 'checkpoint.strict', 'loading a part of a checkpoint');
-  unless(k.resume === null, 'checkpoint.resume', 'resuming');
   return problems;
 }

@@ -84,7 +84,7 @@ async function writeFolder(content: CheckpointContent, to: Extract<ConversionTar
 }
 
 /** Weights alone, each tensor once. Returns the keys that the format cannot hold. */
-async function writeWeights(content: CheckpointContent, sink: ByteSink): Promise<readonly string[]> {
+export async function writeWeights(content: CheckpointContent, sink: ByteSink): Promise<readonly string[]> {
   const { metadata, dropped } = safetensorsMetadata(content);
   const written = new Set<TensorContent>();
   const tensors = [];

@@ -12,7 +12,7 @@ import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
 import { touches } from '../schedule/schedule.ts';
 import { HostTensors } from './host-tensors.ts';
-import { outcomeOf } from './outcome.ts';
+import { outcomeOf, reportOf } from './outcome.ts';
 
 export interface InterpreterOptions {
   /** Files every touch, to measure memory. */
@@ -151,7 +151,7 @@ export class Interpreter implements RankEngine {
       }
       case 'report': {
         const control = this.view(compiled, action.control, 'f32').slice() as Float32Array<ArrayBuffer>;
-        const said = await exchange(mailbox, action.region, [control[CONTROL.loss], feed.stopRequested() ? 1 : 0]);
+        const said = await exchange(mailbox, action.region, reportOf(control, feed));
         return outcomeOf(control, said);
       }
       case 'announce':

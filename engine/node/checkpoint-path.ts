@@ -2,6 +2,7 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openCheckpoint } from '../checkpoint/open-checkpoint.ts';
 import type { StoredCheckpoint } from '../checkpoint/stored-checkpoint.ts';
+import type { WeightsOptions } from '../checkpoint/weights-file.ts';
 import { StudioError } from '../errors.ts';
 import { type FileSource, openFileSource } from './file-bytes.ts';
 
@@ -14,10 +15,10 @@ export interface OpenedCheckpoint {
  * Opens the checkpoint at `path`: a file, or the folder of a sharded one. Nothing in it is executed. Errors: those of
  * `openCheckpoint`, 'not-found' where nothing is.
  */
-export async function openCheckpointPath(path: string): Promise<OpenedCheckpoint> {
+export async function openCheckpointPath(path: string, options: WeightsOptions = {}): Promise<OpenedCheckpoint> {
   const info = await stat(path).catch(() => null);
   if (!info) throw new StudioError('not-found', `${path} is not there.`, { file: path });
-  if (!info.isDirectory()) return openFile(path);
+  if (!info.isDirectory()) return openFile(path, options);
   const files = new Map<string, FileSource>();
   const close = async () => {
     await Promise.all([...files.values()].map((file) => file.close()));
@@ -25,17 +26,17 @@ export async function openCheckpointPath(path: string): Promise<OpenedCheckpoint
   try {
     for (const name of await readdir(path))
       if ((await stat(join(path, name))).isFile()) files.set(name, await openFileSource(join(path, name)));
-    return { checkpoint: await openCheckpoint({ folder: path, files }), close };
+    return { checkpoint: await openCheckpoint({ folder: path, files }, options), close };
   } catch (error) {
     await close();
     throw error;
   }
 }
 
-async function openFile(path: string): Promise<OpenedCheckpoint> {
+async function openFile(path: string, options: WeightsOptions): Promise<OpenedCheckpoint> {
   const file = await openFileSource(path);
   try {
-    return { checkpoint: await openCheckpoint({ file }), close: () => file.close() };
+    return { checkpoint: await openCheckpoint({ file }, options), close: () => file.close() };
   } catch (error) {
     await file.close();
     throw error;

@@ -10,6 +10,8 @@ import { prepareCorpus } from './corpus.ts';
 /** A run's data with what the model and the planner need to know of it. */
 export interface RunData {
   readonly batches: BatchStream;
+  /** The same order for a run that goes on before `step`, with so many samples of it consumed (null: not known). */
+  batchesFrom(step: number, samples: number | null): BatchStream;
   /** The held-out part of the text, where the run validates. */
   readonly validation: BatchStream | null;
   /** Words of the data; null when the model's own size decides (a batches file). */
@@ -31,6 +33,7 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
     const batches = createBatchesStream(file, { ranks, accumulateGradBatches, steps: trainer.steps, vocabSize });
     return {
       batches,
+      batchesFrom: () => batches,
       validation: null,
       vocabSize: vocabSize === null ? batches.vocabSize : null,
       shapes: distinctShapes(batches, trainer.steps),
@@ -39,12 +42,19 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
   const corpus = await prepareCorpus(corpusSource(data), corpusFolder);
   const { blockSize, batchSize, seed, validationFraction } = data;
   const { training, validation } = holdOut(corpus, validationFraction);
-  const stream = (part: Corpus, micro: number) =>
-    createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro });
+  const stream = (part: Corpus, micro: number, resume?: { step: number; samples: number }) =>
+    createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro, resume });
   const batches = stream(training, accumulateGradBatches);
   const shapes = [{ batch: batchSize, tokens: blockSize }];
   const validates = trainer.validateEvery !== null;
-  return { batches, validation: validates ? stream(validation, 1) : null, vocabSize: batches.vocabSize, shapes };
+  return {
+    batches,
+    batchesFrom: (step, samples) =>
+      stream(training, accumulateGradBatches, { step, samples: samples ?? batches.samplesConsumed(step) }),
+    validation: validates ? stream(validation, 1) : null,
+    vocabSize: batches.vocabSize,
+    shapes,
+  };
 }
 
 function corpusSource(data: Exclude<DataConfig, { kind: 'batches' }>) {

@@ -1,15 +1,11 @@
-import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { type FullCheckpoint, writeFullCheckpoint } from '../checkpoint/full-checkpoint.ts';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
-import { openWeights, type WeightsFile } from '../checkpoint/weights-file.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
-import type { ExperimentConfig } from '../config.ts';
+import { checkpointFormat } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
 import { buildModel } from '../model/build-model.ts';
-import type { ParameterSpec } from '../model/model.ts';
+import type { Model } from '../model/model.ts';
 import { adapterProfile, openDevice } from '../runtime/device.ts';
 import { Executor } from '../runtime/executor.ts';
 import { type CompiledRun, compileRun } from '../schedule/compile.ts';
@@ -17,15 +13,19 @@ import { predictionOf } from '../schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles } from '../schedule/profile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
 import { Recorder } from '../schedule/recorder.ts';
-import type { CheckpointRecord, RunEvent } from '../trainer/events.ts';
-import { drainParts, gatherPart, partsInOrder, type SavingRank } from '../trainer/full-save.ts';
+import { refuseUnmatchedFilter, type SavedPart } from '../trainer/describe-checkpoint.ts';
+import type { RunEvent } from '../trainer/events.ts';
+import { drainParts, gatherPart, type SavingRank } from '../trainer/full-save.ts';
 import { memorySummary } from '../trainer/memory-summary.ts';
-import { expectedShapes, fillRank, freshParameters, type ParameterSource } from '../trainer/state.ts';
+import { fillRank } from '../trainer/state.ts';
+import { engineReader } from '../trainer/state-reader.ts';
 import { type RankResult, trainerRegions, trainRank } from '../trainer/train-rank.ts';
 import { openAdapter } from './adapters.ts';
-import { createFileSink, type FileSource, openFileSource } from './file-bytes.ts';
+import { folderStore } from './checkpoint-store.ts';
+import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
+import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates } from './open-start.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
 import type { WorkerStart } from './worker-protocol.ts';
@@ -37,6 +37,8 @@ const PEER_TIMEOUT_MS = 600_000;
 export interface RunHooks {
   readonly emit: (event: RunEvent) => void;
   readonly stopRequested: () => boolean;
+  /** How often the worker was asked to save. */
+  readonly savesRequested?: () => number;
   readonly onPhase: (phase: WorkerPhase, step: number | null) => void;
 }
 
@@ -53,32 +55,48 @@ interface Place {
 
 /** Runs the ranks of one worker process from start to end. Throws StudioError. */
 export async function runWorkerRanks(start: WorkerStart, hooks: RunHooks): Promise<WorkerResult> {
-  const { config, ranks } = start;
+  const { config } = start;
   hooks.onPhase('preparing the data', null);
   const data = await openRunData(config, start.corpusFolder);
-  hooks.onPhase('planning', null);
   const model = buildModel(config.model, data.vocabSize);
+  refuseUnmatchedFilter(config, model);
+  const origin = await openStart(config, model);
+  try {
+    return await runFrom(origin, model, data, start, hooks);
+  } finally {
+    await origin.close();
+  }
+}
+
+async function runFrom(
+  origin: OpenedStart,
+  model: Model,
+  data: RunData,
+  start: WorkerStart,
+  hooks: RunHooks,
+): Promise<WorkerResult> {
+  const { ranks, sharedFolder } = start;
+  hooks.onPhase('planning', null);
+  const config = withRoomForUpdates(start.config, origin);
   const place = await openPlace(start);
   const runs = ranks.map((rank) => compileRun({ config, model, shapes: data.shapes, rank, profile: place.profile }));
   const { software } = place.adapter;
   const alone = ranks.length === start.world;
-  const { sharedFolder } = start;
   await checkHostRoom({ config, run: runs[0], software, alone, sharedFolder, timeoutMs: PEER_TIMEOUT_MS });
   const mailboxes = await openMailboxes(start, runs, place, hooks);
-  const source = await openSource(config, runs[0]);
   try {
-    if (ranks.includes(0)) announce(start, runs[0], place, hooks);
+    if (ranks.includes(0)) {
+      announce(start, origin, runs[0], place, hooks);
+      await checkStart(start.config, start.runFolder, origin.step);
+    }
     hooks.onPhase('compiling', null);
     const engines = await Promise.all(runs.map((run, i) => place.open(run, mailboxes[i])));
-    const results = await Promise.all(
-      engines.map((engine, i) => runRank({ start, data, hooks, place, source }, runs[i], engine, mailboxes[i])),
-    );
+    const setting = { start, data, hooks, place, origin };
+    const results = await Promise.all(engines.map((engine, i) => runRank(setting, runs[i], engine, mailboxes[i])));
     return { ranks: results.map((result, i) => ({ engine: engines[i], result, rank: ranks[i] })) };
   } catch (error) {
     for (const mailbox of mailboxes) mailbox.fail(error instanceof Error ? error.message : String(error));
     throw error;
-  } finally {
-    await source.close();
   }
 }
 
@@ -87,26 +105,28 @@ interface Setting {
   readonly data: RunData;
   readonly hooks: RunHooks;
   readonly place: Place;
-  readonly source: WeightsSource;
+  readonly origin: OpenedStart;
 }
 
 async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox: Mailbox): Promise<RankResult> {
-  const { start, hooks } = s;
+  const { start, hooks, origin } = s;
   hooks.onPhase('filling', null);
-  await fillRank(engine, run, s.source.parameters);
+  await fillRank(engine, run, origin.parameters, origin.optimizer);
   const result = await trainRank({
     config: start.config,
     run,
     engine,
     mailbox,
-    batches: s.data.batches,
+    batches: origin.step === 0 ? s.data.batches : s.data.batchesFrom(origin.step, origin.samples),
     validation: s.data.validation,
-    writeCheckpoint: (checkpoint, step) => writeCheckpointFile(start, checkpoint, step),
+    startStep: origin.step,
+    checkpoints: folderStore(start.runFolder),
     emit: hooks.emit,
     stopRequested: hooks.stopRequested,
+    savesRequested: hooks.savesRequested,
     onPhase: hooks.onPhase,
   });
-  if (start.weightsFile !== null) await saveWeights(start.weightsFile, { run, engine, mailbox, config: start.config });
+  if (start.weightsFile !== null) await saveWeights(start.weightsFile, { run, engine, mailbox });
   const device = { id: run.rank, name: s.place.adapter.name };
   hooks.emit({
     event: 'summary',
@@ -119,6 +139,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
 /** The first event of a run, with what was predicted before any of it is measured. */
 function announce(
   { config, world }: WorkerStart,
+  origin: OpenedStart,
   run: CompiledRun,
   { profile, adapter }: Place,
   hooks: RunHooks,
@@ -129,7 +150,8 @@ function announce(
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
   if (world > 1) log(`${world} ranks share one adapter, ${adapter.name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
-    log('checkpoint.format is not set: a full checkpoint is written');
+    log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
+  for (const note of startNotes(config, origin)) log(note);
   const { memoryBudgetMiB } = config;
   if (memoryBudgetMiB !== null && peakBytes > memoryBudgetMiB * 2 ** 20) refuseBudget(run, peakBytes, memoryBudgetMiB);
 }
@@ -187,65 +209,15 @@ async function openMailboxes(
   return [mailbox];
 }
 
-interface WeightsSource {
-  readonly parameters: ParameterSource;
-  close(): Promise<void>;
-}
-
-/** Where the parameters start: fresh from the seed, or a weights file, of which each rank reads only its own rows. */
-async function openSource(config: ExperimentConfig, run: CompiledRun): Promise<WeightsSource> {
-  const { from } = config.init;
-  if (from === null) return { parameters: freshParameters(config.trainer.seed), close: async () => undefined };
-  const file: FileSource = await openFileSource(from);
-  try {
-    const expected = expectedShapes(run.model);
-    const weights = await openWeights(file, { expectedNames: expected.keys() });
-    weights.checkShapes(expected, new Set(run.model.tied?.map(({ name }) => name)));
-    return { parameters: rowsFrom(weights), close: () => file.close() };
-  } catch (error) {
-    await file.close();
-    throw error;
-  }
-}
-
-/** Flat elements of a tensor by way of the whole rows that contain them. */
-function rowsFrom(weights: WeightsFile): ParameterSource {
-  return async ({ name, shape }: ParameterSpec, first, count) => {
-    if (shape.length === 0) return weights.readFloat32(name);
-    const rowLength = shape.slice(1).reduce((a, b) => a * b, 1);
-    const row = Math.floor(first / rowLength);
-    const rows = Math.ceil((first + count) / rowLength) - row;
-    const values = await weights.readRows(name, row, rows);
-    return values.slice(first - row * rowLength, first - row * rowLength + count);
-  };
-}
-
-async function writeCheckpointFile(
-  { runFolder }: WorkerStart,
-  checkpoint: FullCheckpoint,
-  step: number,
-): Promise<CheckpointRecord> {
-  const folder = join(runFolder, 'checkpoints');
-  await mkdir(folder, { recursive: true });
-  const sink = await createFileSink(join(folder, `step-${String(step).padStart(6, '0')}.ckpt`));
-  try {
-    await writeFullCheckpoint(checkpoint, sink);
-    const { path, sha256 } = await sink.commit();
-    return { path, format: 'full', step, sha256 };
-  } catch (error) {
-    await sink.abort();
-    throw error;
-  }
-}
-
 /** Every rank's weights as one safetensors file, written by rank 0. */
 async function saveWeights(
   path: string,
-  rank: { run: CompiledRun; engine: RankEngine; mailbox: Mailbox; config: ExperimentConfig },
+  rank: { run: CompiledRun; engine: RankEngine; mailbox: Mailbox },
 ): Promise<void> {
-  const { run, config } = rank;
-  const saving: SavingRank = { ...rank, region: run.regions.length + 1, optimizer: config.optimizer };
-  if (run.rank !== 0) return drainParts(saving, partsInOrder(run, config.optimizer, 0));
+  const { run, engine, mailbox } = rank;
+  const saving: SavingRank = { run, mailbox, region: run.regions.length + 1, read: engineReader(engine) };
+  const parts = run.model.parameters.map(({ name }): SavedPart => ({ name, part: 'param' }));
+  if (run.rank !== 0) return drainParts(saving, parts);
   const sink = await createFileSink(path);
   await writeSafetensors(
     run.model.parameters.map(({ name, shape }) => ({

@@ -29,7 +29,13 @@ export const WorkerStart = z.strictObject({
 });
 export type WorkerStart = z.infer<typeof WorkerStart>;
 
-export const ToWorker = z.discriminatedUnion('type', [WorkerStart, z.strictObject({ type: z.literal('stop') })]);
+export const ToWorker = z.discriminatedUnion('type', [
+  WorkerStart,
+  /** End after the step under way, saving as configured. */
+  z.strictObject({ type: z.literal('stop') }),
+  /** Save after the step under way and go on. Telling one rank is enough; all hear it with the next step's report. */
+  z.strictObject({ type: z.literal('save') }),
+]);
 export type ToWorker = z.infer<typeof ToWorker>;
 
 /** What the heartbeat thread writes to its own pipe, a line of JSON a second. `phase` is for the person who waits. */

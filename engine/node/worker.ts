@@ -8,16 +8,20 @@ import { type FromWorker, ToWorker, type WorkerStart } from './worker-protocol.t
 
 const heartbeat = startHeartbeat();
 let stopping = false;
+let savesRequested = 0;
 let step: number | null = null;
 
 process.on('message', (raw) => {
   const message = ToWorker.parse(raw);
   if (message.type === 'stop') stopping = true;
+  else if (message.type === 'save') savesRequested++;
   else void work(message);
 });
 // The parent has gone: nobody hears this run any more.
 process.on('disconnect', () => process.exit(3));
+// Whoever ends a rank from outside gets what it has.
 process.on('SIGTERM', () => {
+  savesRequested++;
   stopping = true;
 });
 // A Ctrl-C of the terminal reaches the whole group; the parent decides.
@@ -31,6 +35,7 @@ async function work(start: WorkerStart): Promise<void> {
     const { ranks } = await runWorkerRanks(start, {
       emit: (event) => void say({ type: 'event', event }),
       stopRequested: () => stopping,
+      savesRequested: () => savesRequested,
       onPhase: (phase, at) => {
         step = at;
         heartbeat.set(phase, at);

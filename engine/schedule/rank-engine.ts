@@ -13,6 +13,8 @@ export interface StepFeed {
   readonly lrFactor: number;
   /** Asked when the step is reported: whether this rank has been told to stop. */
   readonly stopRequested: () => boolean;
+  /** The same of a save. */
+  readonly saveRequested?: () => boolean;
 }
 
 /** What a step of training says when it is done. */
@@ -25,6 +27,8 @@ export interface StepOutcome {
   readonly halted: boolean;
   /** Whether some rank has been told to stop: all ranks hear it of the same step. */
   readonly stopRequested: boolean;
+  /** Whether some rank has been asked for a checkpoint. */
+  readonly saveRequested: boolean;
 }
 
 /** Memory of one rank as it was measured. */

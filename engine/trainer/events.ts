@@ -74,8 +74,12 @@ export const ValidationEvent = z.strictObject({
 });
 export type ValidationEvent = z.infer<typeof ValidationEvent>;
 
-/** A checkpoint is whole and listed. */
-export const CheckpointEvent = z.strictObject({ event: z.literal('checkpoint'), ...CheckpointRecord.shape });
+/** A checkpoint is whole and listed. `removed`: the paths of older ones that checkpoint.keepLast deleted. */
+export const CheckpointEvent = z.strictObject({
+  event: z.literal('checkpoint'),
+  ...CheckpointRecord.shape,
+  removed: z.array(z.string()).optional(),
+});
 
 /** One rank's memorySummary() table, at the end. */
 export const SummaryEvent = z.strictObject({ event: z.literal('summary'), rank: z.number().int(), text: z.string() });

@@ -1,29 +1,38 @@
-import type { CheckpointParameter, CheckpointPart, FullCheckpoint } from '../checkpoint/full-checkpoint.ts';
+import type { CheckpointPart, PartReader } from '../checkpoint/full-checkpoint.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
-import type { ExperimentConfig } from '../config.ts';
-import { type Model, parameterOf } from '../model/model.ts';
+import { StudioError } from '../errors.ts';
 import { rowsOf, type ShardSegment } from '../ops/shard/layout.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
-import type { RankEngine } from '../schedule/rank-engine.ts';
-import { optimizerStateNames, type StoredGroup } from '../schedule/storage.ts';
+import type { StoredGroup } from '../schedule/storage.ts';
+import type { SavedPart } from './describe-checkpoint.ts';
+import type { StateReader } from './state-reader.ts';
 
-/** Most bytes of a shard that travel to rank 0 at once. */
+/** Most bytes of a shard that travel to rank 0, or are read, at once. */
 export const SAVE_PIECE_BYTES = 4 * 2 ** 20;
 
 /** A rank with what it needs to take part in a save. `region` has SAVE_PIECE_BYTES, read once by each peer. */
 export interface SavingRank {
   readonly run: CompiledRun;
-  readonly engine: RankEngine;
   readonly mailbox: Mailbox;
   readonly region: number;
-  readonly optimizer: ExperimentConfig['optimizer'];
+  /** What this rank keeps. Only the ranks of the first row of the mesh are asked. */
+  readonly read: StateReader;
+}
+
+/** Whether a rank's shard goes into a checkpoint: rows of a mesh keep the same, so the first one's do. */
+export function isWriter({ rank, shards }: CompiledRun): boolean {
+  return rank < shards.count;
 }
 
 /**
  * The whole of one part of a parameter, row after row, on rank 0: its own rows from its device, the peers' through the
  * mailbox a piece at a time. Every rank must go through the same parts in the same order; others than rank 0 get nothing.
  */
-export async function* gatherPart(rank: SavingRank, name: string, part: CheckpointPart): AsyncGenerator<Uint8Array> {
+export async function* gatherPart(
+  rank: SavingRank,
+  name: string,
+  part: CheckpointPart,
+): AsyncGenerator<Uint8Array<ArrayBuffer>> {
   const { run, mailbox, region } = rank;
   const { group, segment } = find(run, name);
   const holders = run.shards.count;
@@ -38,31 +47,11 @@ export async function* gatherPart(rank: SavingRank, name: string, part: Checkpoi
         if (mailbox.rank === 0) yield piece;
         continue;
       }
-      const tensor = part === 'param' ? group.parameters : group.state[part];
-      const values = await rank.engine.read(tensor.name, segment.shardOffset * 4 + done, size);
-      const own = new Uint8Array(values.buffer);
+      const own = await rank.read(tensorOf(group, part), segment.shardOffset * 4 + done, size);
       if (holder === 0) yield own;
       else await give(mailbox, region, own);
     }
   }
-}
-
-/** A part of a parameter, as a checkpoint asks for it. */
-export interface SavedPart {
-  readonly name: string;
-  readonly part: CheckpointPart;
-}
-
-/** The order in which a full checkpoint asks for parts: all parameters, then the state of each. */
-export function* partsInOrder(
-  run: CompiledRun,
-  optimizer: ExperimentConfig['optimizer'],
-  step: number,
-): Generator<SavedPart> {
-  for (const { name } of run.model.parameters) yield { name, part: 'param' };
-  if (step === 0) return;
-  for (const { name } of run.model.parameters)
-    for (const part of optimizerStateNames(optimizer)) yield { name, part: part as CheckpointPart };
 }
 
 /** Goes through the parts without keeping them: what every rank but 0 does, and rank 0 after its disk has failed. */
@@ -70,42 +59,36 @@ export async function drainParts(rank: SavingRank, parts: Iterable<SavedPart>): 
   for (const { name, part } of parts) for await (const _ of gatherPart(rank, name, part));
 }
 
-/**
- * The description of a full checkpoint whose parts rank 0 gathers as they are written. `iter` is the number of steps done;
- * `onPart` is given the pieces of each part as it is begun.
- */
-export function fullCheckpointOf(
-  rank: SavingRank,
-  config: ExperimentConfig,
-  iter: number,
-  samples: number,
-  onPart: (pieces: AsyncGenerator<Uint8Array>) => void,
-): FullCheckpoint {
-  const { optimizer } = config;
-  const shared = { lr: optimizer.lr, weightDecay: optimizer.weightDecay, foreach: optimizer.foreach, step: iter };
-  return {
-    parameters: namesInStateDict(rank.run.model),
-    optimizer:
-      optimizer.kind === 'sgd'
-        ? { ...shared, kind: 'sgd', momentum: optimizer.momentum, nesterov: optimizer.nesterov }
-        : { ...shared, kind: optimizer.kind, betas: optimizer.betas, eps: optimizer.eps },
-    iter,
-    config,
-    extra: { samples },
-    read: (name, part) => {
-      const pieces = gatherPart(rank, name, part);
-      onPart(pieces);
-      // Without `return`: a writer that gives up must not end the exchange half way.
-      return { [Symbol.asyncIterator]: () => ({ next: () => pieces.next() }) };
-    },
+/** The parts as rank 0 gathers them when a writer asks; `onPart` is given the pieces of each as it is begun. */
+export function gatheringReader(rank: SavingRank, onPart: (pieces: AsyncGenerator<Uint8Array>) => void): PartReader {
+  return (name, part) => {
+    const pieces = gatherPart(rank, name, part);
+    onPart(pieces);
+    // Without `return`: a writer that gives up must not end the exchange half way.
+    return { [Symbol.asyncIterator]: () => ({ next: () => pieces.next() }) };
   };
 }
 
-/** What PyTorch's state_dict lists: the parameters, and tied ones once more under their second name. */
-function namesInStateDict(model: Model): CheckpointParameter[] {
-  const own = model.parameters.map(({ name, shape }) => ({ name, shape }));
-  const tied = (model.tied ?? []).map((t) => ({ ...t, shape: parameterOf(model, t.tiedTo).shape }));
-  return [...own, ...tied];
+/** The rows that a rank itself holds, read a piece at a time. Others are 'internal'. */
+export function ownRowsReader({ run, read }: Pick<SavingRank, 'run' | 'read'>): PartReader {
+  return async function* (name, part, first, count) {
+    const { group, segment } = find(run, name);
+    const own = rowsOf(segment, run.shards.index);
+    const begin = first - own.first * segment.rowLength;
+    if (begin < 0 || begin + count > own.count * segment.rowLength)
+      throw new StudioError(
+        'internal',
+        `rank ${run.rank} does not hold elements ${first} to ${first + count} of ${name}`,
+      );
+    const offset = (segment.shardOffset + begin) * 4;
+    for (let done = 0; done < count * 4; done += SAVE_PIECE_BYTES)
+      yield await read(tensorOf(group, part), offset + done, Math.min(SAVE_PIECE_BYTES, count * 4 - done));
+  };
+}
+
+/** Where a rank keeps a part of the parameters of a group. */
+function tensorOf(group: StoredGroup, part: CheckpointPart): string {
+  return (part === 'param' ? group.parameters : group.state[part]).name;
 }
 
 function find(run: CompiledRun, name: string): { group: StoredGroup; segment: ShardSegment } {
@@ -113,7 +96,7 @@ function find(run: CompiledRun, name: string): { group: StoredGroup; segment: Sh
     const segment = group.layout.segments.find((s) => s.name === name);
     if (segment) return { group, segment };
   }
-  throw new Error(`no group holds ${name}`);
+  throw new StudioError('internal', `no group holds ${name}`);
 }
 
 async function give(mailbox: Mailbox, region: number, bytes: Uint8Array): Promise<void> {
@@ -122,7 +105,7 @@ async function give(mailbox: Mailbox, region: number, bytes: Uint8Array): Promis
   mailbox.publish(region);
 }
 
-async function take(mailbox: Mailbox, region: number, peer: number, bytes: number): Promise<Uint8Array> {
+async function take(mailbox: Mailbox, region: number, peer: number, bytes: number): Promise<Uint8Array<ArrayBuffer>> {
   await mailbox.arrived(region, peer);
   // Only rank 0 looks at it; the others just let the owner go on.
   const piece = mailbox.rank === 0 ? mailbox.inbox(region, peer).slice(0, bytes) : new Uint8Array(0);

@@ -1,5 +1,6 @@
 import { initialValues } from '../model/init.ts';
 import { type Model, type ParameterSpec, parameterOf } from '../model/model.ts';
+import { CONTROL } from '../ops/control.ts';
 import { rowsOf, type ShardSegment } from '../ops/shard/layout.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
@@ -44,18 +45,44 @@ function heldElements(run: CompiledRun, segment: ShardSegment): { first: number;
   return { first: first * segment.rowLength, count: count * segment.rowLength };
 }
 
+/** Values of a part of the state of a parameter's optimizer; null where it starts at zero. */
+export type StateSource = (
+  name: string,
+  part: string,
+  first: number,
+  count: number,
+) => Promise<Float32Array<ArrayBuffer> | null>;
+
+/** What a rank goes on with beside its parameters. */
+export interface OptimizerStart {
+  /** Updates made: Adam's t. */
+  readonly updates: number;
+  readonly state: StateSource;
+}
+
 /**
  * Fills a rank before its first step: its own part of every parameter, never more, from `source`; optimizer state and
- * control start at zero.
+ * control from `optimizer`, or at zero.
  */
-export async function fillRank(engine: RankEngine, run: CompiledRun, source: ParameterSource): Promise<void> {
+export async function fillRank(
+  engine: RankEngine,
+  run: CompiledRun,
+  source: ParameterSource,
+  optimizer?: OptimizerStart,
+): Promise<void> {
   const { groups, control } = run.steps[0];
   await engine.clear(control.name);
+  if (optimizer?.updates) await engine.write(control.name, CONTROL.t * 4, Float32Array.of(optimizer.updates));
   for (const group of groups) {
     await engine.clear(group.parameters.name);
     for (const tensor of Object.values(group.state)) await engine.clear(tensor.name);
-    for (const { spec, first, count, offsetBytes } of heldParts(run, group))
+    for (const { spec, first, count, offsetBytes } of heldParts(run, group)) {
       await engine.write(group.parameters.name, offsetBytes, await source(spec, first, count));
+      for (const [part, tensor] of Object.entries(group.state)) {
+        const values = await optimizer?.state(spec.name, part, first, count);
+        if (values) await engine.write(tensor.name, offsetBytes, values);
+      }
+    }
   }
 }
 

@@ -1,23 +1,19 @@
-import type { FullCheckpoint } from '../checkpoint/full-checkpoint.ts';
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox, RegionSpec } from '../comm/mailbox.ts';
-import type { ExperimentConfig } from '../config.ts';
+import { checkpointFormat, type ExperimentConfig } from '../config.ts';
 import type { BatchStream } from '../data/samples.ts';
 import { StudioError } from '../errors.ts';
 import { fnv1a } from '../model/fnv1a.ts';
+import { CONTROL } from '../ops/control.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import type { RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { collectiveOrder } from '../schedule/verify.ts';
+import { describeCheckpoint } from './describe-checkpoint.ts';
 import { type CheckpointRecord, type RunEvent, toWire } from './events.ts';
-import {
-  drainParts,
-  fullCheckpointOf,
-  partsInOrder,
-  SAVE_PIECE_BYTES,
-  type SavedPart,
-  type SavingRank,
-} from './full-save.ts';
+import { isWriter, SAVE_PIECE_BYTES } from './full-save.ts';
 import { lrFactor } from './lr-schedule.ts';
+import { type CheckpointStore, type SaveResult, saveCheckpoint } from './save-checkpoint.ts';
+import { copiedReader, engineReader } from './state-reader.ts';
 
 /** Regions that the trainer needs beside those of the schedule, after them in the table. */
 export function trainerRegions(run: CompiledRun): RegionSpec[] {
@@ -25,11 +21,9 @@ export function trainerRegions(run: CompiledRun): RegionSpec[] {
     ...run.regions,
     { name: 'agreement', bytes: 64, readsPerPublication: 1 },
     { name: 'save', bytes: run.world > 1 ? SAVE_PIECE_BYTES : 4, readsPerPublication: 1 },
+    { name: 'save agreement', bytes: 64, readsPerPublication: 1 },
   ];
 }
-
-/** Writes a checkpoint under its final name, whole or not at all. Rank 0 only. */
-export type CheckpointWriter = (checkpoint: FullCheckpoint, step: number) => Promise<CheckpointRecord>;
 
 /** One rank of a run, with all that it needs from outside. */
 export interface RankContext {
@@ -40,9 +34,13 @@ export interface RankContext {
   readonly batches: BatchStream;
   /** Held-out batches, where the run validates. */
   readonly validation: BatchStream | null;
-  readonly writeCheckpoint: CheckpointWriter;
+  /** Optimizer steps that lie behind the run's start; 0 if left out. */
+  readonly startStep?: number;
+  readonly checkpoints: CheckpointStore;
   readonly emit: (event: RunEvent) => void;
   readonly stopRequested: () => boolean;
+  /** How often this rank was asked to save. Asking one rank is enough. */
+  readonly savesRequested?: () => number;
   /** Says what goes on, for whoever waits. */
   readonly onPhase: (phase: 'training' | 'validating' | 'saving' | 'ending', step: number | null) => void;
 }
@@ -70,26 +68,43 @@ interface DatedOutcome extends StepOutcome {
 }
 
 class RankTraining {
-  private readonly checkpoints: CheckpointRecord[] = [];
-  private readonly saving: SavingRank;
+  private checkpoints: CheckpointRecord[] = [];
   private readonly agreementRegion: number;
   private readonly stepsByShape: number[];
   private lastReportMs = 0;
+  /** The save that goes on beside training, and after how many steps the last was begun. */
+  private saving: Promise<void> = Promise.resolve();
+  private savedStep: number | null = null;
+  /** Requests of this rank that a save has answered, and whether some rank's report asked for one. */
+  private savesAnswered = 0;
+  private saveHeard = false;
+  private saveError: StudioError | null = null;
 
   constructor(private readonly c: RankContext) {
     this.stepsByShape = c.run.steps.map(() => 0);
     this.agreementRegion = c.run.regions.length;
-    const region = this.agreementRegion + 1;
-    this.saving = { run: c.run, engine: c.engine, mailbox: c.mailbox, region, optimizer: c.config.optimizer };
   }
 
   async train(): Promise<RankResult> {
-    const { config, mailbox } = this.c;
+    const { mailbox } = this.c;
     await this.agreeOnSchedules();
+    try {
+      return await this.trainAndSave();
+    } catch (error) {
+      // All ranks throw this at the same step: what is being written is still good, and is finished.
+      if (error instanceof StudioError && error.code === 'non-finite') {
+        await this.saving.then(() => exchange(mailbox, this.agreementRegion, [0])).catch(() => undefined);
+      }
+      throw error;
+    }
+  }
+
+  private async trainAndSave(): Promise<RankResult> {
+    const { config, mailbox, startStep = 0 } = this.c;
     const { steps } = config.trainer;
     this.lastReportMs = performance.now();
     let flight: { step: number; outcome: Promise<DatedOutcome> } | null = null;
-    let next = 0;
+    let next = startStep;
     let stopped = false;
     while (next < steps && !stopped) {
       this.c.onPhase('training', next);
@@ -105,13 +120,17 @@ class RankTraining {
         stopped = this.report(flight.step, await flight.outcome) || stopped;
         flight = null;
         if (this.isValidationDue(next)) await this.validate(next - 1);
-        if (this.isSaveDue(next) && next < steps && !stopped) await this.save(next);
+        if (this.isSaveDue(next) && next < steps && !stopped) await this.save(next, true);
       }
     }
-    if (config.checkpoint.atEnd) await this.save(next);
+    await this.saving;
+    if ((config.checkpoint.atEnd || this.saveHeard) && next > startStep && !this.saveError)
+      await this.save(next, false);
+    await this.saving;
     const status = next < steps ? 'stopped' : 'finished';
     // Nobody leaves while a peer still reads from it.
     await exchange(mailbox, this.agreementRegion, [next]);
+    if (this.saveError) throw this.saveError;
     this.c.onPhase('ending', next);
     return { status, stepsDone: next, stepsByShape: this.stepsByShape, checkpoints: this.checkpoints };
   }
@@ -137,7 +156,7 @@ class RankTraining {
   }
 
   private feed(step: number): StepFeed {
-    const { run, batches, config, stopRequested } = this.c;
+    const { run, batches, config } = this.c;
     const { rows, columns } = batches.shape(step);
     const microBatches = Array.from({ length: config.trainer.accumulateGradBatches }, (_, micro) =>
       batches.batch(step, micro, run.rank),
@@ -148,7 +167,16 @@ class RankTraining {
       inputs: microBatches.map(({ input }) => Uint32Array.from(input)),
       targets: microBatches.map(({ target }) => Uint32Array.from(target)),
       lrFactor: lrFactor(config, step),
-      stopRequested,
+      ...this.requests(),
+    };
+  }
+
+  /** What this rank has been asked for, told to all at the step's report. A save that failed may end the run. */
+  private requests(): Pick<StepFeed, 'stopRequested' | 'saveRequested'> {
+    const { stopRequested, savesRequested } = this.c;
+    return {
+      stopRequested: () => stopRequested() || this.saveError !== null,
+      saveRequested: () => (savesRequested?.() ?? 0) > this.savesAnswered,
     };
   }
 
@@ -180,6 +208,7 @@ class RankTraining {
           'of the step before. Lower optimizer.lr, or look at the data of this step',
         { rank: run.rank, step },
       );
+    this.saveHeard ||= outcome.saveRequested;
     return outcome.stopRequested;
   }
 
@@ -190,7 +219,7 @@ class RankTraining {
 
   /** The mean loss of the held-out batches, the same ones each time. Changes nothing that training reads. */
   private async validate(step: number): Promise<void> {
-    const { config, run, validation, emit, onPhase, stopRequested } = this.c;
+    const { config, run, validation, emit, onPhase } = this.c;
     if (run.evaluation === null || !validation) return;
     onPhase('validating', step);
     const { validateBatches } = config.trainer;
@@ -203,7 +232,7 @@ class RankTraining {
         inputs: [Uint32Array.from(input)],
         targets: [Uint32Array.from(target)],
         lrFactor: 0,
-        stopRequested,
+        ...this.requests(),
       });
       sum += (await outcome).lossMean;
     }
@@ -213,44 +242,54 @@ class RankTraining {
 
   private isSaveDue(stepsDone: number): boolean {
     const { every } = this.c.config.checkpoint;
-    return every !== null && stepsDone % every === 0;
+    return this.saveHeard || (every !== null && stepsDone % every === 0);
   }
 
-  /** A full checkpoint after `stepsDone` steps: every rank takes part, rank 0 writes. */
-  private async save(stepsDone: number): Promise<void> {
-    const { config, run, mailbox, onPhase } = this.c;
-    if (this.checkpoints.some((c) => c.step === stepsDone)) return;
+  /**
+   * Saves after `stepsDone` steps: every rank takes part. Training waits for an earlier save and for the copy to the host;
+   * the rest goes on beside it if `beside`, else this waits for it and nothing is copied.
+   */
+  private async save(stepsDone: number, beside: boolean): Promise<void> {
+    const { config, run, engine, mailbox, batches, checkpoints: store, onPhase, savesRequested } = this.c;
+    this.saveHeard = false;
+    this.savesAnswered = savesRequested?.() ?? 0;
+    if (this.savedStep === stepsDone) return;
     onPhase('saving', stepsDone);
-    const parts = [...partsInOrder(run, config.optimizer, stepsDone)];
-    const failure = mailbox.rank === 0 ? await this.write(parts, stepsDone) : await drainParts(this.saving, parts);
+    await this.saving;
+    if (this.saveError) return;
+    this.savedStep = stepsDone;
+    const { groups, control } = run.steps[0];
+    const [updates] = await engine.read(control.name, CONTROL.t * 4, 4);
+    const samples = batches.samplesConsumed(stepsDone);
+    const description = describeCheckpoint({ run, config }, { iter: stepsDone, updates, samples });
+    const format = checkpointFormat(config);
+    const kept = groups.flatMap((g) => [g.parameters, ...(format === 'safetensors' ? [] : Object.values(g.state))]);
+    const read = beside ? await copiedReader(engine, isWriter(run) ? kept : []) : engineReader(engine);
+    const region = this.agreementRegion + 1;
+    const texts = { sizes: region + 1, pieces: region };
+    const rank = { run, mailbox, region, read };
+    const saving = saveCheckpoint({ rank, texts, store, config, format, description });
+    this.saving = saving.then((result) => this.saved(result, stepsDone));
+    // A peer that is lost is heard of by the step under way; this is waited for before the next save and at the end.
+    this.saving.catch(() => undefined);
+    if (!beside) await this.saving;
     this.lastReportMs = performance.now();
-    const [[failed]] = await exchange(mailbox, this.agreementRegion, [failure instanceof Error ? 1 : 0]);
-    if (failed === 0) return;
-    const reason = failure instanceof Error ? failure.message : 'rank 0 could not write it';
-    const message = `the checkpoint after ${stepsDone} steps was not saved: ${reason}`;
-    if (config.checkpoint.onSaveError === 'stop') throw new StudioError('io', message, { rank: 0, step: stepsDone });
-    this.c.emit({ event: 'log', rank: run.rank, line: message });
   }
 
-  /** Writes what the parts bring. When that fails, goes on taking them, so that the peers are not left waiting. */
-  private async write(parts: readonly SavedPart[], stepsDone: number): Promise<Error | null> {
-    const { config, batches } = this.c;
-    let taken = 0;
-    let open: AsyncGenerator<Uint8Array> | null = null;
-    const samples = batches.samplesConsumed(stepsDone);
-    const checkpoint = fullCheckpointOf(this.saving, config, stepsDone, samples, (generator) => {
-      taken++;
-      open = generator;
-    });
-    try {
-      const record = await this.c.writeCheckpoint(checkpoint, stepsDone);
-      this.checkpoints.push(record);
-      this.c.emit({ event: 'checkpoint', ...record });
-      return null;
-    } catch (error) {
-      if (open) for await (const _ of open as AsyncGenerator<Uint8Array>);
-      await drainParts(this.saving, parts.slice(taken));
-      return error instanceof Error ? error : new Error(String(error));
+  private saved(result: SaveResult, stepsDone: number): void {
+    const { config, run, emit } = this.c;
+    if ('failed' in result) {
+      const message = `the checkpoint after ${stepsDone} steps was not saved: ${result.failed}`;
+      if (config.checkpoint.onSaveError === 'stop')
+        this.saveError = new StudioError('io', message, { rank: 0, step: stepsDone });
+      else if (run.rank === 0) emit({ event: 'log', rank: null, line: message });
+      return;
     }
+    if (run.rank !== 0) return;
+    const { saved, removed, notRemoved } = result;
+    this.checkpoints = [...this.checkpoints.filter(({ path }) => !removed.includes(path)), saved];
+    emit({ event: 'checkpoint', ...saved, ...(removed.length ? { removed: [...removed] } : {}) });
+    if (notRemoved !== null)
+      emit({ event: 'log', rank: null, line: `an older checkpoint could not be deleted: ${notRemoved}` });
   }
 }

@@ -48,7 +48,7 @@ async function writeRun(more: string): Promise<string> {
 
 describe('train', () => {
   it('reports start, every step of every rank, and the end; writes the checkpoint and the weights', async () => {
-    const config = await writeRun('trainer: { steps: 3 }');
+    const config = await writeRun('trainer: { steps: 3 }\ncheckpoint: { format: full }');
     const { code, err } = await studio(
       'train',
       config,

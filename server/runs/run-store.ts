@@ -90,6 +90,13 @@ export class RunStore {
     );
   }
 
+  /** Forgets checkpoints that are no longer on disk. */
+  async removeCheckpoints(runId: string, names: readonly string[]): Promise<void> {
+    if (names.length === 0) return;
+    const where = { runId, name: { in: [...names] } };
+    await this.#db.write('full', (prisma) => prisma.checkpoint.deleteMany({ where }));
+  }
+
   /** Up to `limit` events after number `after`, in order. Throws `not-found`. */
   async events(runId: string, after: number, limit: number): Promise<{ events: NumberedEvent[]; lastSeq: number }> {
     const { lastSeq } = await this.get(runId);

@@ -1,6 +1,7 @@
-import { readdir, readFile, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { existsSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { listCheckpoints, removeCheckpointLeftovers } from '../../engine/node/checkpoint-list.ts';
 import { isSameProcess } from '../../engine/node/liveness.ts';
 import type { RunStore } from '../runs/run-store.ts';
 import { readTraces, removeSharedFolder, removeTraces } from '../workers/run-folder.ts';
@@ -45,17 +46,23 @@ async function isGone(pid: number, startTime: number, withinMs: number): Promise
   }
 }
 
-/** Lists the checkpoints that are whole on disk (their .sha256 is written last) and that the database does not know. */
-export async function listUnknownCheckpoints(store: RunStore, runId: string, runFolder: string): Promise<void> {
+/**
+ * Makes the list of a run's checkpoints what is whole on disk, and removes what killed writers left there. Only after its
+ * workers have ended.
+ */
+export async function recoverCheckpoints(store: RunStore, runId: string, runFolder: string): Promise<void> {
   const folder = join(runFolder, 'checkpoints');
-  const names = await readdir(folder).catch(() => [] as string[]);
-  const known = new Set((await store.checkpoints(runId)).map(({ name }) => name));
-  for (const name of names) {
-    const step = /^step-(\d+)\.ckpt$/.exec(name)?.[1];
-    if (step === undefined || known.has(name) || !names.includes(`${name}.sha256`)) continue;
-    const sha256 = (await readFile(join(folder, `${name}.sha256`), 'utf8')).slice(0, 64);
-    if (!/^[0-9a-f]{64}$/.test(sha256)) continue;
-    const { size } = await stat(join(folder, name));
-    await store.addCheckpoint({ runId, name, format: 'full', step: Number(step), sha256, bytes: BigInt(size) });
+  const listed = await listCheckpoints(folder);
+  const known = await store.checkpoints(runId);
+  const names = new Set(listed.map(({ path }) => basename(path)));
+  await store.removeCheckpoints(
+    runId,
+    known.flatMap(({ name }) => (names.has(name) ? [] : [name])),
+  );
+  for (const { path, format, step, sha256, bytes } of listed) {
+    const name = basename(path);
+    if (known.some((row) => row.name === name)) continue;
+    await store.addCheckpoint({ runId, name, format, step, sha256, bytes: BigInt(bytes) });
   }
+  if (existsSync(folder)) await removeCheckpointLeftovers(folder);
 }

@@ -1,4 +1,4 @@
-import { mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, join, relative, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
@@ -8,13 +8,14 @@ import type { EndEvent, RunError, RunEvent } from '../../engine/trainer/events.t
 import type { RunState } from '../contract.ts';
 import type { DataFolder } from '../data-folder.ts';
 import type { StudioDb } from '../db/client.ts';
+import { checkpointBytes } from '../runs/checkpoint-files.ts';
 import { withAbsolutePaths } from '../runs/config-paths.ts';
 import { RunJournal } from '../runs/journal.ts';
 import { newRunId, RUN_ID } from '../runs/run-id.ts';
 import { configOf, type RunRow, type RunStore } from '../runs/run-store.ts';
 import { RunTotals } from '../runs/run-totals.ts';
 import { type LaunchedRun, type LaunchOptions, launchRun } from '../workers/supervisor.ts';
-import { endOrphans, listUnknownCheckpoints } from './recover.ts';
+import { endOrphans, recoverCheckpoints } from './recover.ts';
 import { blockedBy, INTERPRETER, type Placement, placeRun, type SlotAdapter } from './slots.ts';
 import { ACTIVE_STATES, isFinal, nextState, statesBefore } from './state-machine.ts';
 
@@ -69,7 +70,7 @@ export class Scheduler {
     for (const row of await store.inStates(ACTIVE_STATES)) {
       const runFolder = join(folder.runs, row.id);
       const orphans = await endOrphans(runFolder);
-      await listUnknownCheckpoints(store, row.id, runFolder);
+      await recoverCheckpoints(store, row.id, runFolder);
       const message = 'The server stopped while it ran.';
       log.warn({ runId: row.id, orphans }, 'a run of an earlier server is failed');
       await this.#storeEnd(row, failed({ code: 'worker-died', message, rank: null, step: null }), message);
@@ -263,16 +264,21 @@ export class Scheduler {
       event.event === 'start'
         ? store.change(id, statesBefore('begin'), { state: 'running', reason: 'Trains.' })
         : event.event === 'checkpoint'
-          ? stat(join(folder.root, event.path)).then(({ size }) =>
-              store.addCheckpoint({
+          ? checkpointBytes(join(folder.root, event.path)).then(async (bytes) => {
+              const { path, format, step, sha256, removed = [] } = event;
+              await store.addCheckpoint({
                 runId: id,
-                name: basename(event.path),
-                format: event.format,
-                step: event.step,
-                sha256: event.sha256,
-                bytes: BigInt(size),
-              }),
-            )
+                name: basename(path),
+                format,
+                step,
+                sha256,
+                bytes: BigInt(bytes),
+              });
+              await store.removeCheckpoints(
+                id,
+                removed.map((old) => basename(old)),
+              );
+            })
           : null;
     return (
       noted?.then(
@@ -336,7 +342,11 @@ export class Scheduler {
       path: relative(folder.root, resolve(folder.runs, id, checkpoint.path)),
     });
     const text = (message: string) => message.replaceAll(`${folder.root}/`, '');
-    if (event.event === 'checkpoint') return record(event);
+    if (event.event === 'checkpoint') {
+      const { removed } = event;
+      const told = record(event);
+      return removed ? { ...told, removed: removed.map((path) => record({ path }).path) } : told;
+    }
     if (event.event === 'log') return { ...event, line: text(event.line) };
     if (event.event === 'end') {
       const error = event.error ? { error: { ...event.error, message: text(event.error.message) } } : {};

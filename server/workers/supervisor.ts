@@ -48,6 +48,8 @@ export interface LaunchOptions {
 }
 
 export interface LaunchedRun {
+  /** Asks the ranks to save after their step, and to go on. */
+  save(): void;
   /** Asks the ranks to end after their step, saving as configured; forces them when they do not. */
   stop(): void;
   /** Ends all ranks now. */
@@ -82,7 +84,7 @@ interface Rank {
 export function launchRun(options: LaunchOptions): LaunchedRun {
   const run = new Supervision(options);
   const done = run.run();
-  return { stop: () => run.stop(), kill: () => run.kill(), done };
+  return { save: () => run.save(), stop: () => run.stop(), kill: () => run.kill(), done };
 }
 
 class Supervision {
@@ -90,7 +92,7 @@ class Supervision {
   readonly #patience: Patience;
   readonly #workers: Rank[] = [];
   readonly #errors: { error: RunError; echo: boolean }[] = [];
-  readonly #checkpoints: CheckpointRecord[] = [];
+  #checkpoints: CheckpointRecord[] = [];
   readonly #peakBytes: number[];
   readonly #steps = new Map<number, number>();
   readonly #timers = new Set<NodeJS.Timeout>();
@@ -129,6 +131,11 @@ class Supervision {
       await removeTraces(runFolder).catch(() => undefined);
     }
     return this.#end();
+  }
+
+  /** One rank is told, and the others hear it from that one with the report of its step. */
+  save(): void {
+    this.#workers[0]?.process.send({ type: 'save' });
   }
 
   stop(): void {
@@ -242,12 +249,12 @@ class Supervision {
       this.#steps.set(event.rank, event.step);
     }
     if (event.event === 'checkpoint') {
-      const { event: _, ...record } = event;
+      const { event: _, removed = [], ...record } = event;
       if (!this.#isInside(record.path)) {
         this.#refuse(worker, 'it reported a checkpoint outside its run');
         return;
       }
-      this.#checkpoints.push(record);
+      this.#checkpoints = [...this.#checkpoints.filter(({ path }) => !removed.includes(path)), record];
     }
     this.#pass(event);
   }
