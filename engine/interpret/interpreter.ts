@@ -14,6 +14,9 @@ import { touches } from '../schedule/schedule.ts';
 import { HostTensors } from './host-tensors.ts';
 import { outcomeOf, reportOf } from './outcome.ts';
 
+/** How long it computes before the process may do something else. */
+const MAX_BUSY_MS = 10;
+
 export interface InterpreterOptions {
   /** Files every touch, to measure memory. */
   readonly recorder?: Recorder;
@@ -29,6 +32,7 @@ export class Interpreter implements RankEngine {
   private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
   private readonly slabs: ArrayBuffer[];
+  private gaveWayAtMs = performance.now();
   private readonly peak: { liveBytes: number; byCategory: MeasuredMemory['byCategory'] };
 
   constructor(
@@ -105,9 +109,17 @@ export class Interpreter implements RankEngine {
       for (const { range } of touches(step.action)) this.record(compiled, feed.step, step.id, range);
       outcome = (await this.runAction(compiled, step, feed)) ?? outcome;
       if (this.options.poison) this.poison(compiled, step.frees);
+      await this.giveWay();
     }
     if (!outcome) throw new StudioError('internal', 'the schedule has no report step');
     return outcome;
+  }
+
+  /** Waits among ranks of one process are promises only: without this nobody's message, a stop's neither, gets a turn. */
+  private async giveWay(): Promise<void> {
+    if (performance.now() - this.gaveWayAtMs < MAX_BUSY_MS) return;
+    await new Promise((resolve) => setTimeout(resolve, 0));
+    this.gaveWayAtMs = performance.now();
   }
 
   private async runAction(compiled: CompiledStep, { action }: Step, feed: StepFeed): Promise<StepOutcome | null> {
