@@ -37,7 +37,7 @@ test('the prediction follows what one types, and equals what the run then holds'
   await expect.poll(() => peak(page)).toBeLessThan(before / 10);
   const predicted = await peak(page);
   await page.getByRole('button', { name: 'Start run' }).click();
-  await page.waitForURL(/\/runs\/[^/]+$/);
+  await page.waitForURL(/\/runs\/(?!new)[^/?]+$/);
   const id = page.url().split('/').at(-1) as string;
   const run = await api.until(id, 'finished');
   expect(run.peakBytes).toBe(predicted);
