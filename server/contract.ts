@@ -93,7 +93,7 @@ export const DeviceList = z.strictObject({
   error: z.string().nullable(),
 });
 
-/** GET /api/v1/corpora?kind=moby-dick or ?kind=wikitext2&path=uploads/x.txt, &blockSize=35. */
+/** GET /api/v1/corpora?kind=moby-dick or ?kind=wikitext2&path=uploads/x.txt, &blockSize=35, &tokenizer=word or gpt2. */
 export const CorpusInfo = z.strictObject({
   kind: z.string(),
   path: z.string().nullable(),
@@ -121,8 +121,8 @@ export const MemorySummary = z.strictObject({
 export type MemorySummary = z.infer<typeof MemorySummary>;
 
 /*
- * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop → 202 with the
- * Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range);
+ * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop and runs/:id/save → 202
+ * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range);
  * GET runs/:id/steps.csv.
  */
 

@@ -123,6 +123,7 @@ class RankTraining {
         if (this.isSaveDue(next) && next < steps && !stopped) await this.save(next, true);
       }
     }
+    if (this.savedStep !== null) this.c.onPhase('saving', next);
     await this.saving;
     if ((config.checkpoint.atEnd || this.saveHeard) && next > startStep && !this.saveError)
       await this.save(next, false);

@@ -1,11 +1,13 @@
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, readdir } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import type { ExperimentConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
 import { discoverAdapters } from '../../engine/node/adapters.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
+import { withLatestCheckpoint } from '../runs/latest-checkpoint.ts';
 import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
 import { launchRun } from '../workers/supervisor.ts';
 import { readConfigFile } from './config-file.ts';
@@ -27,10 +29,11 @@ export async function train(args: string[]): Promise<number> {
   });
   if (positionals.length !== 1) throw new UsageError('train takes one CONFIG file');
   if (values.trace !== undefined) throw new StudioError('not-built-yet', '--trace: a trace file is not built yet');
-  const config = await readConfigFile(positionals[0]);
+  const written = await readConfigFile(positionals[0]);
+  const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
+  const config = await resolveLatest(written, dataFolder, values.out);
   const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
   const { adapterIds } = placeRun(config, adapters);
-  const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
   const runFolder = values.out === undefined ? defaultFolder(dataFolder, config.name) : resolve(values.out);
   await mkdir(runFolder, { recursive: true });
   const report = await openReport(values.report);
@@ -49,9 +52,14 @@ export async function train(args: string[]): Promise<number> {
     onEvent: show,
   });
   const interrupt = interrupter(run);
-  process.on('SIGINT', interrupt).on('SIGTERM', interrupt);
+  // Whoever asks a program to end, a batch system's time limit say, gets a checkpoint; a person at a terminal what is configured.
+  const terminate = () => {
+    run.save();
+    interrupt();
+  };
+  process.on('SIGINT', interrupt).on('SIGTERM', terminate);
   const end = await run.done;
-  process.off('SIGINT', interrupt).off('SIGTERM', interrupt);
+  process.off('SIGINT', interrupt).off('SIGTERM', terminate);
   show(end);
   if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
   await report.close();
@@ -71,9 +79,30 @@ function interrupter(run: { stop(): void; kill(): void }): () => void {
   };
 }
 
+/** `latest`: of the folder that --out names, or of the newest run of this name without one. */
+async function resolveLatest(
+  config: ExperimentConfig,
+  dataFolder: string,
+  out: string | undefined,
+): Promise<ExperimentConfig> {
+  if (out !== undefined) return withLatestCheckpoint(config, [resolve(out)], `in ${out}`);
+  const trained = join(dataFolder, 'trained');
+  const names = await readdir(trained).catch((): string[] => []);
+  const suffix = `-${folderName(config.name)}`;
+  const ours = names.filter((name) => name.slice(STAMP_LENGTH) === suffix).sort();
+  const folders = ours.reverse().map((name) => join(trained, name));
+  return withLatestCheckpoint(config, folders, `of a run ${config.name} in ${trained}`);
+}
+
+const STAMP_LENGTH = '20261129-153000'.length;
+
 function defaultFolder(dataFolder: string, name: string): string {
   const stamp = new Date().toISOString().slice(0, 19).replaceAll(/[-:]/g, '').replace('T', '-');
-  return join(dataFolder, 'trained', `${stamp}-${name.replaceAll(/[^A-Za-z0-9._-]+/g, '-').slice(0, 60)}`);
+  return join(dataFolder, 'trained', `${stamp}-${folderName(name)}`);
+}
+
+function folderName(name: string): string {
+  return name.replaceAll(/[^A-Za-z0-9._-]+/g, '-').slice(0, 60);
 }
 
 interface Report {

@@ -46,6 +46,11 @@ export class RunStore {
     return { rows, total };
   }
 
+  /** Runs of this name from before the run `id`, newest first. */
+  earlierRuns(name: string, id: string): Promise<RunRow[]> {
+    return this.#db.prisma.run.findMany({ where: { name, id: { lt: id } }, orderBy: { id: 'desc' }, take: 1000 });
+  }
+
   count(states: readonly RunState[]): Promise<number> {
     return this.#db.prisma.run.count({ where: { state: { in: [...states] } } });
   }

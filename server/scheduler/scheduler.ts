@@ -11,6 +11,7 @@ import type { StudioDb } from '../db/client.ts';
 import { checkpointBytes } from '../runs/checkpoint-files.ts';
 import { withAbsolutePaths } from '../runs/config-paths.ts';
 import { RunJournal } from '../runs/journal.ts';
+import { LATEST, withLatestCheckpoint } from '../runs/latest-checkpoint.ts';
 import { newRunId, RUN_ID } from '../runs/run-id.ts';
 import { configOf, type RunRow, type RunStore } from '../runs/run-store.ts';
 import { RunTotals } from '../runs/run-totals.ts';
@@ -115,6 +116,15 @@ export class Scheduler {
     active.launched.stop();
   }
 
+  /** Asks a run that trains for a checkpoint. Throws `not-found`, or `conflict` when it does not train. */
+  async save(id: string): Promise<void> {
+    const row = await this.#options.store.get(id);
+    const active = this.#active.get(id);
+    if (!active || row.state !== 'running')
+      throw new StudioError('conflict', `Only a run that trains can save: this one is ${row.state}.`);
+    active.launched.save();
+  }
+
   /** Deletes a run that has ended, with its files. Throws `not-found`, or `conflict` while it is not over. */
   async remove(id: string): Promise<void> {
     const { store, folder, onNews } = this.#options;
@@ -140,6 +150,7 @@ export class Scheduler {
     await Promise.race([this.#pumping, sleep(PUMP_MS, undefined, { ref: false })]);
     await Promise.all(
       [...this.#active].map(async ([id, active]) => {
+        active.launched.save();
         await this.stop(id, 'The studio was shut down.').catch(() => active.launched.stop());
         await active.ended;
       }),
@@ -202,9 +213,24 @@ export class Scheduler {
     onNews(row.id, row.lastSeq);
   }
 
-  async #begin(row: RunRow, config: ExperimentConfig, placement: Placement): Promise<void> {
+  /** `latest`: of the newest earlier run of the same name that has one. */
+  async #withLatest(row: RunRow, config: ExperimentConfig): Promise<ExperimentConfig> {
+    const { store, folder } = this.#options;
+    const earlier = config.checkpoint.resume === LATEST ? await store.earlierRuns(row.name, row.id) : [];
+    const folders = earlier.map(({ id }) => join(folder.runs, id));
+    return withLatestCheckpoint(config, folders, `of an earlier run called ${row.name}`);
+  }
+
+  async #begin(row: RunRow, written: ExperimentConfig, placement: Placement): Promise<void> {
     const { store, folder, db, onNews, workers } = this.#options;
     const { id } = row;
+    let config: ExperimentConfig;
+    try {
+      config = withAbsolutePaths(await this.#withLatest(row, written), (path) => resolve(folder.root, path));
+    } catch (error) {
+      await this.#storeEnd(row, failed(toRunError(error, 'not-found')));
+      return;
+    }
     const change = { state: 'starting', reason: 'Its workers are being started.', startedAt: new Date() };
     if (!(await store.change(id, statesBefore('place'), change))) return;
     if (this.#closing) {
@@ -227,7 +253,7 @@ export class Scheduler {
     const writes = new Set<Promise<void>>();
     const launched = launchRun({
       ...workers,
-      config: withAbsolutePaths(config, (path) => join(folder.root, path)),
+      config,
       runFolder: join(folder.runs, id),
       corpusFolder: folder.corpora,
       adapterIds: placement.adapterIds,

@@ -89,6 +89,23 @@ describe('launchRun', () => {
     expect((await leftOver()).traces).toBe(false);
   });
 
+  it('waits longer for a rank that says it is saving', async () => {
+    const patience = { stopMs: 100, killMs: 100, saveMs: 10_000 };
+    const { run, events, stepSeen } = launch('saver', { steps: 1000, patience });
+    await stepSeen();
+    run.stop();
+    const end = await run.done;
+    expect([end.status, end.checkpoints.length]).toEqual(['stopped', 1]);
+    expect(events.filter(({ event }) => event === 'log')).toEqual([]);
+  });
+
+  it('does not wait for ever', async () => {
+    const { run, stepSeen } = launch('saver', { steps: 1000, patience: { stopMs: 100, killMs: 100, saveMs: 100 } });
+    await stepSeen();
+    run.stop();
+    expect((await run.done).checkpoints).toEqual([]);
+  });
+
   it('names the rank that failed, not the peers that noticed', async () => {
     const end = await launch('fail').run.done;
     expect(end.error).toEqual({ code: 'non-finite', message: 'non-finite here', rank: 1, step: 1 });

@@ -21,6 +21,8 @@ export interface Patience {
   readonly peerMs: number;
   /** From SIGTERM to SIGKILL, and from the last message to the exit. */
   readonly killMs: number;
+  /** How much longer a stop waits while a rank writes a checkpoint. */
+  readonly saveMs: number;
 }
 
 export const PATIENCE: Patience = {
@@ -29,6 +31,7 @@ export const PATIENCE: Patience = {
   stopMs: 15_000,
   peerMs: 3000,
   killMs: 5000,
+  saveMs: 600_000,
 };
 
 export interface LaunchOptions {
@@ -60,6 +63,8 @@ export interface LaunchedRun {
 
 /** How many events wait at most for the start event. */
 const MAX_HELD = 10_000;
+/** A WorkerPhase: a checkpoint is copied, or written with nothing else to do. */
+const SAVING = 'saving';
 const WORKER = fileURLToPath(new URL('../../engine/node/worker.ts', import.meta.url));
 
 interface Rank {
@@ -69,6 +74,8 @@ interface Rank {
   exit: Exit | null;
   heartbeats: number;
   heardAtMs: number;
+  /** What it last said that it does. */
+  phase: string;
   /** Said itself that it failed. */
   failed: boolean;
   /** We sent a signal, so its death says nothing about the cause. */
@@ -199,6 +206,7 @@ class Supervision {
       exit: null,
       heartbeats: 0,
       heardAtMs: performance.now(),
+      phase: 'starting',
       failed: false,
       signalled: false,
       muted: false,
@@ -220,6 +228,7 @@ class Supervision {
     if (message.type === 'heartbeat') {
       worker.heartbeats++;
       worker.heardAtMs = performance.now();
+      worker.phase = message.phase;
     } else if (message.type === 'event') {
       this.#take(worker, message.event);
     } else {
@@ -323,15 +332,23 @@ class Supervision {
     this.#wind(this.#patience.peerMs);
   }
 
-  /** Asks, then SIGTERM after `graceMs`, then SIGKILL. */
+  /** Asks, then SIGTERM after `graceMs`, then SIGKILL; while a checkpoint is being written, later. */
   #wind(graceMs: number): void {
+    const { killMs, saveMs } = this.#patience;
+    const lastMs = performance.now() + graceMs + saveMs;
     for (const { process } of this.#workers) process.send({ type: 'stop' });
-    this.#after(graceMs, () => {
+    const force = () => {
+      const saving = this.#workers.some(({ exit, phase }) => exit === null && phase === SAVING);
+      if (saving && this.#stopping === 'asked' && performance.now() < lastMs) {
+        this.#after(Math.min(1000, killMs), force);
+        return;
+      }
       for (const worker of this.#workers) this.#signal(worker, 'SIGTERM');
-    });
-    this.#after(graceMs + this.#patience.killMs, () => {
-      for (const worker of this.#workers) this.#signal(worker, 'SIGKILL');
-    });
+      this.#after(killMs, () => {
+        for (const worker of this.#workers) this.#signal(worker, 'SIGKILL');
+      });
+    };
+    this.#after(graceMs, force);
   }
 
   #signal(worker: Rank, signal: 'SIGTERM' | 'SIGKILL'): void {

@@ -70,6 +70,14 @@ export function runRoutes({ store, scheduler, folder }: Services): Route[] {
       },
     },
     {
+      method: 'POST',
+      path: '/runs/:id/save',
+      async handle({ params }) {
+        await scheduler.save(params.id);
+        return { status: 202, body: await whole(params.id) };
+      },
+    },
+    {
       method: 'DELETE',
       path: '/runs/:id',
       async handle({ params }) {
