@@ -431,9 +431,6 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
   const unless = (built: boolean, path: string, what: string) => {
     if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
   };
-  if (c.data.kind !== 'batches') {
-    unless(c.data.tokenizer === 'word', 'data.tokenizer', c.data.tokenizer);
-  }
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
   unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
   return problems;

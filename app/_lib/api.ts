@@ -88,11 +88,12 @@ export const compareRuns = (ids: readonly string[], signal?: AbortSignal) =>
 
 /** Vocabulary and size of a corpus; the first call for one prepares it. */
 export function getCorpus(
-  corpus: { kind: string; path: string | null; blockSize: number },
+  corpus: { kind: string; path: string | null; blockSize: number; tokenizer?: string },
   signal?: AbortSignal,
 ): Promise<Corpus> {
   const query = new URLSearchParams({ kind: corpus.kind, blockSize: String(corpus.blockSize) });
   if (corpus.path) query.set('path', corpus.path);
+  if (corpus.tokenizer) query.set('tokenizer', corpus.tokenizer);
   return ask<Corpus>(`/corpora?${query}`, { signal });
 }
 

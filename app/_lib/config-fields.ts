@@ -301,8 +301,8 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         label: 'Tokenizer',
         input: 'choice',
         choices: [
-          { value: 'word', label: 'word' },
-          { value: 'gpt2', label: 'gpt2' },
+          { value: 'word', label: 'Words of the text' },
+          { value: 'gpt2', label: 'GPT-2’s 50,257 tokens' },
         ],
       }),
       ...forEach(text, { path: 'data.validationFraction', label: 'Held out', input: 'number', probe: 0.1 }),

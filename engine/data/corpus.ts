@@ -1,10 +1,11 @@
-/** A text as token ids. Ids run from 0 in order of first appearance; `words[id]` is the word. */
+/** A text as token ids: of its own words, numbered from 0 in order of first appearance, or GPT-2's. */
 export interface Corpus {
   readonly kind: 'moby-dick' | 'wikitext2';
   /** The text file, as the config names it; null for the built-in text. */
   readonly path: string | null;
   readonly tokens: Int32Array;
-  readonly words: readonly string[];
+  /** `words[id]` is the word; null where the ids are GPT-2's. */
+  readonly words: readonly string[] | null;
   readonly vocabSize: number;
   /** Of the text's bytes, in hex. */
   readonly sha256: string;

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { createVocabulary, tokenizeLines } from '../data/wikitext.ts';
 import { prepareCorpus } from './corpus.ts';
+import { gpt2Tokens } from './gpt2-tokens.ts';
 import { type Lock, tryLock } from './lock-file.ts';
 
 const sample = readFileSync(new URL('../testdata/sample.txt', import.meta.url));
@@ -135,7 +136,7 @@ it('waits for another no longer than it was told, then names it and the lock', a
 
 it('has the book in its order', async () => {
   const { tokens, words } = await prepareCorpus({ kind: 'moby-dick' }, cache);
-  const text = (from: number, to: number) => Array.from(tokens.subarray(from, to), (id) => words[id]).join(' ');
+  const text = (from: number, to: number) => Array.from(tokens.subarray(from, to), (id) => words?.[id]).join(' ');
   expect(text(0, 3)).toBe('ETYMOLOGY. (Supplied by');
   const whole = text(0, tokens.length);
   const at = [
@@ -148,7 +149,28 @@ it('has the book in its order', async () => {
   ].map((heading) => whole.indexOf(heading));
   expect(Math.min(...at)).toBeGreaterThan(0);
   expect(at).toEqual([...at].sort((a, b) => a - b));
-  expect([tokens.length, words.length]).toEqual([217_257, 32_918]);
+  expect([tokens.length, words?.length]).toEqual([217_257, 32_918]);
+});
+
+it("keeps GPT-2's tokens beside the words of the same text", async () => {
+  const text = `${'Call me Ishmael.\r\n\n  Some years ago, '.repeat(6_500)}🐋`; // two blocks, cut within words and \r\n
+  writeFileSync(path, text);
+  const { corpus: words } = await prepare();
+  const tokens = await gpt2Tokens();
+  for (const prepared of [1, 0]) {
+    let count = 0;
+    const source = { kind: 'wikitext2', path, tokenizer: 'gpt2' } as const;
+    const corpus = await prepareCorpus(source, cache, { onPrepare: () => count++ });
+    expect(count).toBe(prepared);
+    expect(corpus).toMatchObject({ words: null, vocabSize: 50_257, sha256: words.sha256 });
+    expect([...corpus.tokens.subarray(0, 6)]).toEqual([14134, 502, 1148, 21720, 417, 13]);
+    expect(
+      Buffer.compare(Buffer.from(corpus.tokens.buffer), Buffer.from(Int32Array.from(tokens.encode(text)).buffer)),
+    ).toBe(0);
+    expect(tokens.decode([...corpus.tokens]) === text).toBe(true);
+  }
+  expect((await prepare()).prepared).toBe(0);
+  expect(readdirSync(cache)).toHaveLength(2);
 });
 
 it('is prepared by one of several processes that start at once', { timeout: 30_000 }, async () => {

@@ -3,15 +3,23 @@ import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { DataConfig } from '../config.ts';
 import type { Corpus } from '../data/corpus.ts';
 import { invalidUtf8At } from '../data/utf8.ts';
 import { createTokenizer, createVocabulary } from '../data/wikitext.ts';
 import { StudioError } from '../errors.ts';
 import { checkDataFile, naming } from './data-file.ts';
 import { errorCode } from './errno.ts';
+import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
 import { tryLock } from './lock-file.ts';
 
-export type CorpusSource = { readonly kind: 'moby-dick' } | { readonly kind: 'wikitext2'; readonly path: string };
+/** What makes a token: a word of the text, or GPT-2's table. */
+export type TokenizerName = Exclude<DataConfig, { kind: 'batches' }>['tokenizer'];
+
+export type CorpusSource = ({ readonly kind: 'moby-dick' } | { readonly kind: 'wikitext2'; readonly path: string }) & {
+  /** Default `word`. */
+  readonly tokenizer?: TokenizerName;
+};
 
 export interface PrepareOptions {
   /** How long to wait for another process that prepares the same text. */
@@ -22,7 +30,7 @@ export interface PrepareOptions {
 
 /** A text may be one word, and V8's longest string has 512 Mi characters. */
 const MAX_TEXT_BYTES = 500 * 2 ** 20;
-/** A block is hashed and tokenised in one go: about 10 ms, so that a server goes on answering. */
+/** A block is hashed and tokenised in one go, so that a server goes on answering: 10 ms, or 30 for GPT-2's tokens. */
 const BLOCK_BYTES = 256 * 1024;
 const POLL_MS = 25;
 /** In the name of a cached file; raise it when the tokenisation or the file's layout changes. */
@@ -38,9 +46,9 @@ interface Text {
 }
 
 /**
- * A text as tokens: the built-in one, or a file tokenised as the WikiText2 class does. The result is kept in
- * `cacheFolder`, named by the text's SHA-256, so a changed text is another entry; a damaged entry is made again.
- * One process prepares a text, others wait for it.
+ * A text as tokens: the built-in one or a file, in words as the WikiText2 class takes them, or in GPT-2's tokens. The
+ * result is kept in `cacheFolder`, named by the text's SHA-256 and the tokenizer, so a changed text is another entry; a
+ * damaged entry is made again. One process prepares a text, others wait for it.
  *
  * Rejects with `bad-data` (no file, not a file, empty, not UTF-8 with the offset), `too-large`, `timeout` (another
  * process took longer than `waitMs`, default 2 minutes) or `io`.
@@ -53,9 +61,10 @@ export async function prepareCorpus(
   const path = source.kind === 'moby-dick' ? null : source.path;
   if (path !== null) await checkDataFile(path, MAX_TEXT_BYTES, WAY_OUT);
   const text = path === null ? mobyDick() : { name: path, files: [path] };
+  const tokenizer = source.tokenizer ?? 'word';
   const sha256 = await digest(text);
-  const entry = join(cacheFolder, `${sha256}.v${CACHE_VERSION}.corpus`);
-  const stored = await loadOrPrepare(entry, text, sha256, options).catch((cause: unknown) => {
+  const entry = join(cacheFolder, `${sha256}.${tokenizer}.v${CACHE_VERSION}.corpus`);
+  const stored = await loadOrPrepare({ entry, text, sha256, tokenizer }, options).catch((cause: unknown) => {
     const code = errorCode(cause);
     if (cause instanceof StudioError || code === undefined) throw cause;
     throw new StudioError(
@@ -65,7 +74,11 @@ export async function prepareCorpus(
       { cause },
     );
   });
-  return { kind: source.kind, path, ...stored, vocabSize: stored.words.length, sha256 };
+  const { tokens, words } = stored;
+  const of = { kind: source.kind, path, tokens, sha256 };
+  return tokenizer === 'gpt2'
+    ? { ...of, words: null, vocabSize: GPT2_VOCAB_SIZE }
+    : { ...of, words, vocabSize: words.length };
 }
 
 interface Stored {
@@ -73,7 +86,16 @@ interface Stored {
   readonly words: readonly string[];
 }
 
-async function loadOrPrepare(entry: string, text: Text, sha256: string, options: PrepareOptions): Promise<Stored> {
+/** What is prepared, and the file that will hold it. */
+interface Preparation {
+  readonly entry: string;
+  readonly text: Text;
+  readonly sha256: string;
+  readonly tokenizer: TokenizerName;
+}
+
+async function loadOrPrepare(preparation: Preparation, options: PrepareOptions): Promise<Stored> {
+  const { entry, text } = preparation;
   const { waitMs = 120_000, onPrepare } = options;
   const lockPath = `${entry}.lock`;
   const deadline = performance.now() + waitMs;
@@ -87,7 +109,7 @@ async function loadOrPrepare(entry: string, text: Text, sha256: string, options:
         const meanwhile = await load(entry);
         if (meanwhile !== null) return meanwhile;
         onPrepare?.();
-        await prepare(entry, text, sha256);
+        await prepare(preparation);
       } finally {
         await lock.release();
       }
@@ -104,13 +126,13 @@ async function loadOrPrepare(entry: string, text: Text, sha256: string, options:
 }
 
 /**
- * An entry is: number of tokens (uint32), tokens (int32), the words with line feeds between (no word has one), SHA-256 of
- * all before; little endian. It gets its name when it is whole. It is not synced: what a power failure damages, the
- * SHA-256 shows, and it is made again.
+ * An entry is: number of tokens (uint32), tokens (int32), the words with line feeds between (no word has one; GPT-2's
+ * are not written), SHA-256 of all before; little endian. It gets its name when it is whole. It is not synced: what a
+ * power failure damages, the SHA-256 shows, and it is made again.
  */
-async function prepare(entry: string, text: Text, sha256: string): Promise<void> {
+async function prepare({ entry, text, sha256, tokenizer: name }: Preparation): Promise<void> {
   const vocabulary = createVocabulary();
-  const tokenizer = createTokenizer(vocabulary);
+  const tokenizer = name === 'gpt2' ? (await gpt2Tokens()).tokenizer() : createTokenizer(vocabulary);
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }); // Python's utf8 keeps a BOM too
   const read = createHash('sha256');
   for await (const { bytes, file, offset } of readBlocks(text)) {

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { decode as decodeByPackage, encode as encodeByPackage } from 'gpt-tokenizer/encoding/r50k_base';
 import { describe, expect, it } from 'vitest';
-import { gpt2Tokens } from './gpt2-tokens.ts';
+import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
 
 const { encode, decode, tokenizer, vocabSize } = await gpt2Tokens();
 
@@ -43,6 +43,7 @@ describe("GPT-2's tokens", () => {
 
   it('are 50,257, the last of which stands in no text', () => {
     expect(vocabSize).toBe(50_257);
+    expect(GPT2_VOCAB_SIZE).toBe(vocabSize);
     expect(decode([50_256])).toBe('<|endoftext|>');
   });
 

@@ -1,9 +1,12 @@
 import { type BytePairs, createBytePairs } from '../data/byte-pairs.ts';
 
+/** Known without reading the table. */
+export const GPT2_VOCAB_SIZE = 50_257;
+
 let loading: Promise<BytePairs> | null = null;
 
 /**
- * GPT-2's 50,257 tokens. Of gpt-tokenizer only the table is used, which is read at the first call: its encoder refuses
+ * GPT-2's tokens. Of gpt-tokenizer only the table is used, which is read at the first call: its encoder refuses
  * "<|endoftext|>" in a text and takes quadratic time for a long word, and its decoder keeps bytes from one call to the
  * next.
  */

@@ -1,4 +1,4 @@
-import type { DataConfig, ExperimentConfig } from '../config.ts';
+import type { ExperimentConfig } from '../config.ts';
 import { createBatchesStream } from '../data/batches.ts';
 import type { Corpus } from '../data/corpus.ts';
 import { holdOut } from '../data/held-out.ts';
@@ -39,7 +39,7 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
       shapes: distinctShapes(batches, trainer.steps),
     };
   }
-  const corpus = await prepareCorpus(corpusSource(data), corpusFolder);
+  const corpus = await prepareCorpus(data, corpusFolder);
   const { blockSize, batchSize, seed, validationFraction } = data;
   const { training, validation } = holdOut(corpus, validationFraction);
   const stream = (part: Corpus, micro: number, resume?: { step: number; samples: number }) =>
@@ -55,10 +55,6 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
     vocabSize: batches.vocabSize,
     shapes,
   };
-}
-
-function corpusSource(data: Exclude<DataConfig, { kind: 'batches' }>) {
-  return data.kind === 'wikitext2' ? { kind: data.kind, path: data.path } : { kind: data.kind };
 }
 
 function distinctShapes(batches: BatchStream, steps: number): BatchShape[] {

@@ -16,6 +16,7 @@ import { interpretedLogits, type NextLogits, type SampleSettings, sampleTokens }
 import { openAdapter } from './adapters.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { prepareCorpus } from './corpus.ts';
+import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
 
 /** Elements of a parameter that are read at once. */
 const PIECE_ELEMENTS = 16 * 2 ** 20;
@@ -27,7 +28,7 @@ const INTERPRETER = 'interpreter';
 export interface SampleRequest {
   /** A checkpoint: a file, a sharded folder, or a folder of Hugging Face's save_pretrained. */
   readonly path: string;
-  /** Token ids, or a text in the words of the corpus that the model was trained on. */
+  /** Token ids, or a text in the tokens that the model was trained on: the words of its corpus, or GPT-2's. */
   readonly prompt: string | readonly number[];
   readonly settings: SampleSettings;
   /** Says what model it is, and whose words, where the checkpoint does not. */
@@ -58,15 +59,15 @@ export async function sampleCheckpoint(request: SampleRequest): Promise<Sampling
   try {
     const origin = request.config ?? (await originOf(request.path, checkpoint));
     const model = buildModel({ ...origin.model, dropout: 0 }, vocabularyOf(origin.model, checkpoint));
-    const words = await wordsOf(origin.data, request);
-    if (words === null && typeof request.prompt === 'string')
+    const wording = await wordingOf(origin, request);
+    if (wording === null && typeof request.prompt === 'string')
       throw new StudioError('bad-data', `${request.path} does not say which words its tokens are; give token ids`);
-    const prompt = typeof request.prompt === 'string' ? encodePrompt(request.prompt, words!) : request.prompt;
+    const prompt = typeof request.prompt === 'string' ? wording!.encode(request.prompt) : request.prompt;
     const engine = openEngine(request, model, await readParameters(checkpoint, model), prompt.length);
     return {
       prompt,
       tokens: sampleTokens(model, engine.next, prompt, request.settings),
-      text: (tokens) => (words === null ? null : decodeTokens(tokens, words)),
+      text: (tokens) => wording?.decode(tokens) ?? null,
       close: engine.close,
     };
   } finally {
@@ -147,13 +148,22 @@ function vocabularyOf(model: ModelConfig, checkpoint: StoredCheckpoint): number 
   return model.vocabSize ?? table?.shape[0] ?? null;
 }
 
-async function wordsOf(
-  data: ExperimentConfig['data'] | undefined,
-  { prompt, corpusFolder }: SampleRequest,
-): Promise<readonly string[] | null> {
-  if (data === undefined || data.kind === 'batches') return null;
+/** Text as a model's tokens, and back. */
+interface Wording {
+  encode(text: string): number[];
+  decode(tokens: readonly number[]): string;
+}
+
+async function wordingOf({ model, data }: Origin, { prompt, corpusFolder }: SampleRequest): Promise<Wording | null> {
+  if (data === undefined) {
+    // A folder of save_pretrained: a model of GPT-2's kind and vocabulary has its tokens.
+    return model.kind === 'gpt2' && model.vocabSize === GPT2_VOCAB_SIZE ? gpt2Tokens() : null;
+  }
+  if (data.kind === 'batches') return null;
+  if (data.tokenizer === 'gpt2') return gpt2Tokens();
   try {
-    return (await prepareCorpus(data, corpusFolder)).words;
+    const words = (await prepareCorpus(data, corpusFolder)).words ?? [];
+    return { encode: (text) => encodePrompt(text, words), decode: (tokens) => decodeTokens(tokens, words) };
   } catch (error) {
     // Token ids go without words: the text may be gone by now.
     if (typeof prompt !== 'string' && error instanceof StudioError) return null;

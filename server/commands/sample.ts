@@ -56,20 +56,25 @@ async function writeJson({ prompt, tokens, text }: Sampling): Promise<void> {
   process.stdout.write(`${JSON.stringify({ prompt, tokens: drawn, text: text(drawn) })}\n`);
 }
 
-/** The prompt and what follows, word by word as it is drawn; ids where the words are not known. */
+/**
+ * The prompt and what follows, word by word as it is drawn; ids where the words are not known. A character whose bytes
+ * are not all drawn yet (U+FFFD at the end) waits for them.
+ */
 async function writeText({ prompt, tokens, text }: Sampling): Promise<void> {
   const all = [...prompt];
   let written = '';
-  const show = () => {
-    const now = text(all) ?? all.join(' ');
+  const show = (isLast: boolean) => {
+    const known = text(all) ?? all.join(' ');
+    const now = isLast ? known : known.replace(/\ufffd+$/, '');
     process.stdout.write(now.slice(written.length));
     written = now;
   };
-  show();
+  show(false);
   for await (const token of tokens) {
     all.push(token);
-    show();
+    show(false);
   }
+  show(true);
   process.stdout.write('\n');
 }
 

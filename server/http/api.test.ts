@@ -252,6 +252,10 @@ describe('a file', () => {
     );
     expect(info.path).toBe(file.path);
     expect(info.tokens).toBeGreaterThan(1999);
+    const query = `kind=wikitext2&path=${encodeURIComponent(file.path)}&blockSize=10`;
+    const gpt2 = CorpusInfo.parse((await test.api.get(`/corpora?${query}&tokenizer=gpt2`)).body);
+    expect(gpt2).toMatchObject({ path: file.path, vocabSize: 50_257 });
+    expect((await test.api.get(`/corpora?${query}&tokenizer=bytes`)).status).toBe(400);
     expect((await test.api.get('/files')).body).toMatchObject({ files: [{ path: file.path, bytes: 10_000 }] });
   });
 

@@ -260,9 +260,10 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
   const path = typeof data.path === 'string' && data.path ? data.path : null;
   const blockSize = typeof data.blockSize === 'number' ? data.blockSize : 35;
   const kind = String(data.kind);
+  const tokenizer = typeof data.tokenizer === 'string' ? data.tokenizer : 'word';
   const corpus = useQuery({
-    queryKey: ['corpus', kind, path, blockSize],
-    queryFn: ({ signal }) => getCorpus({ kind, path, blockSize }, signal),
+    queryKey: ['corpus', kind, path, blockSize, tokenizer],
+    queryFn: ({ signal }) => getCorpus({ kind, path, blockSize, tokenizer }, signal),
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
     enabled: kind === 'moby-dick' || (kind === 'wikitext2' && path !== null),
