@@ -432,6 +432,5 @@ function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
     if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
   };
   if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
-  unless(c.init.mode === 'empty', 'init.mode', c.init.mode);
   return problems;
 }

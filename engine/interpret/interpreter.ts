@@ -4,7 +4,7 @@ import { readAgain } from '../comm/read-again.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { CONTROL } from '../ops/control.ts';
-import type { View } from '../ops/kernel.ts';
+import type { Kernel, Params, View } from '../ops/kernel.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
@@ -79,6 +79,13 @@ export class Interpreter implements RankEngine {
     }
     this.view(step, whole, 'u32').fill(0);
     this.record(step, 0, SET_UP, whole);
+  }
+
+  async make(kernel: Kernel, tensors: readonly string[], params: Params): Promise<void> {
+    const places = tensors.map((tensor) => this.stateRange(tensor, 0, 0));
+    const operands = places.map(({ step, range }) => ({ ...range, bytes: step.schedule.tensors[range.tensor].bytes }));
+    this.dispatch(places[0].step, { kernel, operands, params, tiled: false });
+    for (const range of operands) this.record(places[0].step, 0, SET_UP, range);
   }
 
   async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {

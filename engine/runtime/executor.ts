@@ -6,6 +6,7 @@ import { StudioError } from '../errors.ts';
 import { HostTensors } from '../interpret/host-tensors.ts';
 import { outcomeOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
+import type { Kernel, Params } from '../ops/kernel.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
@@ -14,6 +15,7 @@ import { type Action, type Lane, type Range, type Step, touches } from '../sched
 import { BufferLedger } from './buffer-ledger.ts';
 import { Completions } from './completions.ts';
 import type { OpenDevice } from './device.ts';
+import { dispatchOnce, prepareInitialValues } from './initial-values.ts';
 import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
 import { type PlacedRange, Slabs } from './slabs.ts';
 import { readMapped, UploadSlot } from './staging.ts';
@@ -67,6 +69,7 @@ export class Executor implements RankEngine {
     const slabs = await Slabs.create(run, ledger);
     const prepared: PreparedDispatch[][][] = [];
     for (const step of run.steps) prepared.push(await prepareDispatches(open, slabs, step));
+    await prepareInitialValues(open, run);
     ledger.seal();
     const executor = new Executor(run, open, ledger, slabs, prepared, mailbox, options);
     for (const step of run.steps)
@@ -102,6 +105,16 @@ export class Executor implements RankEngine {
     this.writeNow(step, range, data);
     // Bounds what the queue keeps of uploads that the device has not taken yet.
     await this.device(this.open.device.queue.onSubmittedWorkDone());
+  }
+
+  async make(kernel: Kernel, tensors: readonly string[], params: Params): Promise<void> {
+    const { init } = this.run;
+    if (!init.device) throw new StudioError('internal', 'the plan lets the host make initial values');
+    const places = tensors.map((tensor) => this.stateRange(tensor, 0));
+    const [{ step }] = places;
+    const dispatch = { kernel, operands: places.map(({ range }) => range), params, tiled: false };
+    await dispatchOnce(this.open, this.slabs, step, dispatch, init.device.uniformOffsetBytes);
+    for (const range of dispatch.operands) this.record(step, 0, SET_UP, range);
   }
 
   /** Reads share one staging slot and take turns. */

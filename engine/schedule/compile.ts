@@ -2,9 +2,10 @@ import type { ExperimentConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import type { BatchShape, Model } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
+import { normalQuantiles, QUANTILES } from '../ops/init-values/quantiles.ts';
 import { withLifetimes } from './lifetimes.ts';
 import { lower, type TrainingStepPlan } from './lower.ts';
-import { countDispatches, type MemoryPlan, type Placement, packMemory } from './memory.ts';
+import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
 import { shardGroup } from './mesh.ts';
 import type { Clipping } from './optimizer-steps.ts';
 import type { AdapterProfile } from './profile.ts';
@@ -44,9 +45,20 @@ export interface CompiledRun {
   readonly memory: MemoryPlan;
   /** Index in `steps` of the forward-only pass over held-out data; null when the run does not validate. */
   readonly evaluation: number | null;
+  readonly init: InitPlan;
   /** Mailbox regions; the same for every batch shape, since only parameters travel. */
   readonly regions: readonly Region[];
 }
+
+/** How a rank is filled before its first step. */
+export interface InitPlan {
+  readonly mode: ExperimentConfig['init']['mode'];
+  /** Where the device makes initial values itself: the uniform slot of its dispatches. Null: the host makes or reads them. */
+  readonly device: { readonly uniformOffsetBytes: number } | null;
+}
+
+/** The table of quantiles that normal values are taken from on the device: state, in mode `device` only. */
+export const QUANTILES_TENSOR = 'normal quantiles';
 
 export interface CompileInput {
   readonly config: ExperimentConfig;
@@ -66,6 +78,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
   const { optimizer, trainer } = config;
   refuseUnmatchedGroups(config, model);
   const policy = wrapPolicyOf(config, model);
+  const onDevice = makesValuesOnDevice(config);
   const draftStep = (shape: BatchShape, training: TrainingStepPlan | null) => {
     const program = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
       checkpointing: training ? [] : config.strategy.activationCheckpointingPolicy,
@@ -91,16 +104,19 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
       world,
       profile,
     });
+    if (onDevice && model.parameters.some(({ init }) => init.kind === 'normal'))
+      lowered.draft.constant(QUANTILES_TENSOR, QUANTILES * 4, normalQuantiles());
     return { shape, program, strategy, ...lowered, ...withLifetimes(lowered.draft) };
   };
   const drafted = shapes.map((shape) => draftStep(shape, null));
   const [{ strategy: trained, draft: first }] = drafted;
   const validates = trainer.validateEvery !== null;
   if (validates) drafted.push(draftStep(shapes[0], { strategy: trained, regions: first.regions }));
-  const programs = drafted.map(({ draft, lives, steps }) => ({
+  const programs = drafted.map(({ draft, lives, steps }, i) => ({
     tensors: draft.tensors,
     lives,
-    dispatchCount: countDispatches(steps),
+    // Before step 0 one slot more serves all dispatches that make initial values.
+    dispatchCount: countDispatches(steps) + (onDevice && i === 0 ? 1 : 0),
   }));
   const memory = packMemory(programs, profile);
   const steps = drafted.map(({ shape, program, draft, groups, control, steps: dated, lives }, i): CompiledStep => {
@@ -116,6 +132,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     return { shape, program, schedule, placements: memory.placements[i], uniformOffsetBytes, groups, control };
   });
   const { mesh } = trained;
+  const initSlot = memory.uniformOffsets[0] + (programs[0].dispatchCount - 1) * UNIFORM_SLOT_BYTES;
   return {
     rank,
     world,
@@ -124,6 +141,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     steps,
     memory,
     evaluation: validates ? shapes.length : null,
+    init: { mode: config.init.mode, device: onDevice ? { uniformOffsetBytes: initSlot } : null },
     regions: steps[0].schedule.regions,
   };
 }
@@ -139,6 +157,12 @@ function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): v
       'invalid-config',
       `optimizer.groups: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for any characters`,
     );
+}
+
+/** Values that come from a file, or that are kept on the host or in float16, are not made by the device. */
+function makesValuesOnDevice({ init, checkpoint, strategy, precision }: ExperimentConfig): boolean {
+  if (init.mode !== 'device' || init.from !== null || checkpoint.resume !== null) return false;
+  return precision !== '16-true' && !(strategy.kind === 'fsdp' && strategy.cpuOffload);
 }
 
 /** Where the step is cut: at the wrap policy's modules, or for DDP at the model's own blocks. */

@@ -1,3 +1,4 @@
+import type { Kernel, Params } from '../ops/kernel.ts';
 import type { BytesByCategory } from './memory.ts';
 
 /** What the host gives to a step of training. */
@@ -51,6 +52,11 @@ export interface RankEngine {
   clear(tensor: string): Promise<void>;
   /** Writes a part of a state tensor. Before the first step, or between steps. */
   write(tensor: string, offsetBytes: number, data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>): Promise<void>;
+  /**
+   * Runs a kernel that makes values of state tensors, its operands in their order. Before the first step, where the run's
+   * plan says that the device makes its initial values.
+   */
+  make(kernel: Kernel, tensors: readonly string[], params: Params): Promise<void>;
   /** Reads a part of a state tensor. Between steps. */
   read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>>;
   /** Starts a step. `submitted` resolves when the next may start; `outcome` when its numbers are there. */
