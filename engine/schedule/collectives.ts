@@ -316,7 +316,8 @@ function receivedTensor(draft: Draft, c: CollectiveName, group: RankGroup, piece
 
 /** Regions that several collectives of a group take in turn; each is as large as its largest use. */
 function ringRegion(draft: Draft, name: string, bytes: number, group: RankGroup): number {
-  const ring = `${name} ${group.partition.length}x${group.ranks.length}`;
+  // Rows and columns of a square mesh are equally many: a ring is of the ranks that read each other.
+  const ring = `${name} ${group.partition[0].join('-')}`;
   const uses = draft.ringUses.get(ring) ?? 0;
   draft.ringUses.set(ring, uses + 1);
   const turn = `${ring} ring ${uses % RING_REGIONS}`;

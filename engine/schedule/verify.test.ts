@@ -201,6 +201,19 @@ describe('waits', () => {
   });
 });
 
+describe('readers', () => {
+  it('refuses a publication that others collect than those whom its owner waits for', () => {
+    const strategy = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] };
+    const [{ steps }] = compileRanks({ config: { devices: 4, strategy } });
+    const { schedule } = steps[0];
+    verify(schedule);
+    const ofRows = schedule.regions.findIndex((r) => r.groups?.some((ranks) => ranks.join() === '0,1'));
+    const { id } = schedule.steps.find(({ action }) => action.type === 'collect' && action.peers.join() === '2')!;
+    const broken = withStep(schedule, id, ({ action }) => ({ action: { ...action, region: ofRows } as typeof action }));
+    expectRefused(broken, /collects .* of ranks 2, and its readers are ranks 1/);
+  });
+});
+
 describe('ranks', () => {
   const schedules = compileRanks({ config: { devices: 3, strategy: { kind: 'fsdp' } } }).map(
     (run) => run.steps[0].schedule,

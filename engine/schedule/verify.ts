@@ -4,12 +4,14 @@ import { type Lane, type Schedule, touches } from './schedule.ts';
 /**
  * Checks a schedule for itself, knowing nothing of how it was made. Throws StudioError `invalid-schedule` that names the
  * step and the tensor: read before definition, use after free, created twice, never freed, a wait for a later step, lanes
- * that wait for each other, a use that no wait orders after the write, ranks whose collectives differ.
+ * that wait for each other, a use that no wait orders after the write, ranks whose collectives differ, a
+ * publication that others collect than those whom its owner waits for.
  */
 export function verify(schedule: Schedule): void {
   verifyLives(schedule);
   verifyWaits(schedule);
   verifyOrder(schedule);
+  verifyReaders(schedule);
 }
 
 function refuse(message: string): never {
@@ -96,6 +98,18 @@ function verifyOrder({ tensors, steps }: Schedule): void {
     clock[step.lane] = step.id;
     done[step.id] = clock;
     lastOfLane[step.lane] = step.id;
+  }
+}
+
+/** Whether those who collect a publication are those whose reads its owner waits for before it overwrites it. */
+function verifyReaders({ rank, world, steps, regions }: Schedule): void {
+  for (const { id, label, action } of steps) {
+    if (action.type !== 'collect') continue;
+    const { name, groups } = regions[action.region];
+    const everybody = Array.from({ length: world }, (_, r) => r);
+    const readers = (groups?.find((ranks) => ranks.includes(rank)) ?? everybody).filter((r) => r !== rank);
+    if (readers.join() !== action.peers.join())
+      refuse(`step ${id} (${label}) collects ${name} of ranks ${action.peers}, and its readers are ranks ${readers}`);
   }
 }
 
