@@ -14,9 +14,9 @@ export const USAGE = `Usage: npm run -s studio -- COMMAND
       What a .ckpt, .pt or .safetensors file holds. Executes nothing in it.
   sample CHECKPOINT --prompt TEXT|--tokens IDS [--count 20] [--temperature 0] [--top-k K] [--seed 0]
          [--adapter interpreter] [--config CONFIG] [--json]
-      Continues TEXT (in the words of the run's corpus, or GPT-2's tokens) or IDS from a checkpoint of GPT-2 or Llama, or from a folder of
-      Hugging Face's save_pretrained. Temperature 0: the likeliest each time. The default adapter needs no GPU. --config
-      says what model it is where the checkpoint does not.
+      Continues TEXT (in the words of the run's corpus, or in GPT-2's tokens) or IDS from a checkpoint of GPT-2 or
+      Llama, or from a folder of Hugging Face's save_pretrained. Temperature 0: the likeliest each time. The default
+      adapter needs no GPU. --config says what model it is where the checkpoint does not.
   serve [--host 127.0.0.1] [--port 3000] [--data ./data] [--token TOKEN] [--dev]
       The studio. Also HOST, PORT, STUDIO_DATA, STUDIO_TOKEN.
 
