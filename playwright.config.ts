@@ -19,6 +19,8 @@ const quiet = ['--disable-quic', '--no-first-run', '--disable-background-network
 export default defineConfig({
   testDir: 'e2e',
   testMatch: '**/*.spec.ts',
+  // Writes into docs/images/; the spec says how.
+  testIgnore: process.env.STUDIO_PICTURES ? [] : ['**/pictures.spec.ts'],
   // One studio, one queue, two cores: the tests take turns.
   workers: 1,
   fullyParallel: false,
