@@ -1,8 +1,12 @@
-import { mkdtemp, rm } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { elementCount } from '../checkpoint/dtype.ts';
+import { isStoredTensor, type StoredCheckpointTensor } from '../checkpoint/stored-checkpoint.ts';
+import { openCheckpointPath } from './checkpoint-path.ts';
 import { expected } from './fixtures/reference-run.ts';
 import { type TrainedRun, trainRun } from './fixtures/train-run.ts';
 
@@ -62,7 +66,14 @@ describe('at the same world size, on the interpreter: a run that was interrupted
   for (const format of ['full', 'sharded'])
     for (const [name, strategy] of Object.entries(strategies))
       it(`${name}, ${format}`, async () => {
-        const config = { model: small, data: text, devices: 2, strategy, trainer: { steps: 6 }, checkpoint: { every: 3, atEnd: false, format } };
+        const config = {
+          model: small,
+          data: text,
+          devices: 2,
+          strategy,
+          trainer: { steps: 6 },
+          checkpoint: { every: 3, atEnd: false, format },
+        };
         const whole = await trainRun(join(folder, 'whole'), config);
         const [resume] = whole.checkpoints;
         expectSame(
@@ -72,3 +83,193 @@ describe('at the same world size, on the interpreter: a run that was interrupted
         );
       });
 });
+
+describe('under other settings', () => {
+  const wide = { model: small, data: { ...text, batchSize: 4 } };
+  const optimizer = {
+    kind: 'adamw',
+    groups: [
+      { match: '*bias', weightDecay: 0 },
+      { match: '*encoder.*', lr: 0.0005 },
+    ],
+  };
+  const common = { model: { ...small, dropout: 0 }, optimizer, trainer: { steps: 6 } };
+  const batch = (batchSize: number) => ({ ...text, batchSize });
+  const layouts = [
+    { devices: 1, strategy: 'ddp', data: batch(4) },
+    { devices: 1, strategy: 'fsdp_cpu_offload', data: batch(4) },
+    { devices: 2, strategy: fsdp({ shardingStrategy: 'NO_SHARD' }), data: batch(2) },
+    { devices: 2, strategy: fsdp(), data: batch(1), trainer: { steps: 6, accumulateGradBatches: 2 } },
+    { devices: 3, strategy: fsdp({ shardingStrategy: 'SHARD_GRAD_OP' }), data: batch(4) },
+    { devices: 4, strategy: fsdp({ shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] }), data: batch(1) },
+    { devices: 4, strategy: 'fsdp_cpu_offload', data: batch(1) },
+  ];
+
+  it.each(['full', 'sharded'])(
+    'lossMean goes on within 1e-4 on any number of ranks, from a %s checkpoint',
+    async (format) => {
+      const four = { ...common, ...layouts[5], checkpoint: { every: 3, atEnd: false, format } };
+      const whole = await trainRun(join(folder, 'whole'), four);
+      for (const [i, layout] of layouts.entries()) {
+        const checkpoint = { resume: whole.checkpoints[0], atEnd: false };
+        const rest = await trainRun(join(folder, `rest-${i}`), { ...common, ...layout, checkpoint });
+        expect([...rest.lossMeans.keys()]).toEqual([3, 4, 5]);
+        // Three ranks of four samples see other batches from the same sample on: only the first weights are the same.
+        if (layout.devices === 3) continue;
+        for (const [step, loss] of rest.lossMeans)
+          expect(
+            Math.abs(loss / whole.lossMeans.get(step)! - 1),
+            `step ${step} of ${JSON.stringify(layout)}`,
+          ).toBeLessThan(1e-4);
+      }
+    },
+  );
+
+  it('every strategy saves the same bytes, and each goes on from what another saved with the same bits', async () => {
+    const data = batch(1);
+    const strategies = [
+      'ddp',
+      fsdp(),
+      fsdp({ shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] }),
+      fsdp({ shardingStrategy: 'SHARD_GRAD_OP', autoWrapPolicy: ['Linear'] }),
+      'fsdp_cpu_offload',
+    ];
+    const saved: TrainedRun[] = [];
+    for (const [i, strategy] of strategies.entries())
+      saved.push(
+        await trainRun(join(folder, `whole-${i}`), {
+          ...common,
+          data,
+          devices: 4,
+          strategy,
+          checkpoint: { every: 3, format: i % 2 ? 'sharded' : 'full' },
+        }),
+      );
+    for (const [i, strategy] of strategies.entries()) {
+      const checkpoint = { resume: saved[(i + 1) % strategies.length].checkpoints[0], atEnd: false };
+      expectSame(
+        await trainRun(join(folder, `rest-${i}`), { ...common, data, devices: 4, strategy, checkpoint }),
+        saved[0],
+        [3, 4, 5],
+      );
+    }
+  });
+
+  it('a checkpoint of weights starts a new run: step 0, fresh optimizer', async () => {
+    const whole = await trainRun(join(folder, 'whole'), { ...wide, trainer: { steps: 2 } });
+    const next = await trainRun(join(folder, 'next'), {
+      ...wide,
+      init: { from: whole.checkpoints[0] },
+      trainer: { steps: 1 },
+    });
+    expect([...next.losses.keys()]).toEqual([0]);
+    expect(next.logs.join()).toContain('the weights are those of');
+  });
+});
+
+describe('what does not fit is refused by name', () => {
+  const config = { devices: 1, strategy: 'ddp', trainer: { steps: 3 } };
+  const resumeWith = (resume: string, more: object = {}) =>
+    trainRun(join(folder, 'rest'), { ...config, trainer: { steps: 6 }, checkpoint: { resume, atEnd: false }, ...more });
+
+  it('another model; not strict, what is missing is initialised and both are listed (52)', async () => {
+    const { checkpoints } = await trainRun(join(folder, 'whole'), {
+      ...config,
+      checkpoint: { filter: ['decoder.*', '*.norm1.*'], format: 'full' },
+    });
+    await expect(resumeWith(checkpoints[0])).rejects.toThrow(
+      /\d+ missing \(embedding.weight.*Set checkpoint.strict to false/s,
+    );
+    const rest = await resumeWith(checkpoints[0], {
+      checkpoint: { resume: checkpoints[0], strict: false, atEnd: false },
+    });
+    expect(rest.logs.join()).toMatch(/missing, initialised afresh: .*encoder/);
+    expect(rest.logs.join()).toMatch(/without state, which starts at zero/);
+  });
+
+  it('a parameter whose optimizer state is missing, by its name (4, 53)', async () => {
+    const sgd = { ...config, optimizer: { kind: 'sgd', momentum: 0.9 } };
+    const { checkpoints } = await trainRun(join(folder, 'whole'), sgd);
+    await expect(resumeWith(checkpoints[0])).rejects.toThrow(
+      /without state \(embedding.weight: step, embedding.weight: exp_avg/,
+    );
+  });
+
+  it('weights without an optimizer', async () => {
+    const { checkpoints } = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { format: 'safetensors' } });
+    await expect(resumeWith(checkpoints[0])).rejects.toThrow(/has no optimizer state.*init.from/);
+  });
+
+  it('nothing left to train', async () => {
+    const { checkpoints } = await trainRun(join(folder, 'whole'), config);
+    await expect(resumeWith(checkpoints[0], { trainer: { steps: 3 } })).rejects.toThrow(
+      /trainer.steps: .* 3 steps done/,
+    );
+  });
+
+  it('a bit that changed on disk, by the digest (30)', async () => {
+    for (const format of ['full', 'sharded']) {
+      const { checkpoints } = await trainRun(join(folder, format), { ...config, checkpoint: { format } });
+      const file = format === 'full' ? checkpoints[0] : join(checkpoints[0], '__0_0.distcp');
+      const bytes = await readFile(file);
+      bytes[bytes.length >> 1] ^= 1;
+      await writeFile(file, bytes);
+      await expect(resumeWith(checkpoints[0])).rejects.toThrow(/sha256|digest/);
+    }
+  });
+
+  it('a rank file of another save in the folder (56)', async () => {
+    const two = { ...config, devices: 2, strategy: fsdp(), checkpoint: { every: 1 } };
+    const { checkpoints } = await trainRun(join(folder, 'whole'), two);
+    await writeFile(join(checkpoints[0], '__1_0.distcp'), await readFile(join(checkpoints[1], '__1_0.distcp')));
+    await rm(`${checkpoints[0]}.sha256`);
+    await expect(resumeWith(checkpoints[0])).rejects.toThrow(/__1_0.distcp is of another save/);
+  });
+
+  it('a folder that an earlier run went on in', async () => {
+    const { checkpoints } = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { every: 1 } });
+    await expect(
+      trainRun(join(folder, 'whole'), { ...config, checkpoint: { resume: checkpoints[0] } }),
+    ).rejects.toMatchObject({ code: 'conflict' });
+    expect(await readdir(join(folder, 'whole', 'checkpoints'))).toHaveLength(6);
+  });
+});
+
+describe('round trips', () => {
+  it('a stateless optimizer (54)', async () => {
+    const config = { devices: 2, strategy: fsdp(), optimizer: { kind: 'sgd', lr: 0.1 }, trainer: { steps: 6 } };
+    for (const format of ['full', 'sharded']) {
+      const whole = await trainRun(join(folder, format), { ...config, checkpoint: { every: 3, format } });
+      const checkpoint = { resume: whole.checkpoints[0], atEnd: false };
+      expectSame(await trainRun(join(folder, `${format}-rest`), { ...config, checkpoint }), whole, [3, 4, 5]);
+    }
+  });
+
+  it('save, load, save: the same keys, and the same bytes under each (6, 7)', async () => {
+    const config = { devices: 2, strategy: fsdp(), trainer: { steps: 4 } };
+    for (const format of ['full', 'sharded']) {
+      const whole = await trainRun(join(folder, format), { ...config, checkpoint: { every: 2, format } });
+      const checkpoint = { resume: whole.checkpoints[0], format };
+      const rest = await trainRun(join(folder, `${format}-rest`), { ...config, checkpoint });
+      expect(await contentsOf(rest.checkpoints[0])).toEqual(await contentsOf(whole.checkpoints[1]));
+    }
+  });
+});
+
+/** Every tensor with a digest of its bytes, the options of the groups, and the other keys but the config. */
+async function contentsOf(path: string) {
+  const { checkpoint, close } = await openCheckpointPath(path);
+  const tensors: [string, string][] = [];
+  const add = async (name: string, tensor: StoredCheckpointTensor) => {
+    const bytes = await tensor.readBytes(0, elementCount(tensor.shape));
+    tensors.push([`${name} ${tensor.dtype} ${tensor.shape}`, createHash('sha256').update(bytes).digest('hex')]);
+  };
+  for (const [name, tensor] of checkpoint.model) await add(name, tensor);
+  for (const { path: at, state } of checkpoint.optimizers)
+    for (const [id, parts] of state)
+      for (const [part, value] of parts) if (isStoredTensor(value)) await add([...at, id, part].join('.'), value);
+  const { optimizers, rest } = checkpoint;
+  await close();
+  rest.delete('config');
+  return { tensors, groups: optimizers.map(({ groups }) => groups), rest };
+}
