@@ -142,12 +142,13 @@ async function saveFolder({ rank, texts, store, description }: SaveJob): Promise
     else if (one) files.push(one.done);
   }
   if (!isFirst) return leftToRank0;
-  if (failures.length > 0) {
-    // What cannot be removed does not count, and goes at the next start.
-    await attempt(() => store.abortFolder(folder));
-    return { failed: failures.join('; ') };
-  }
-  return attempt(() => store.finishFolder(begun.done, description.iter, content, files));
+  const finished: Attempt<CheckpointRecord> =
+    failures.length > 0
+      ? { failed: failures.join('; ') }
+      : await attempt(() => store.finishFolder(begun.done, description.iter, content, files));
+  // What cannot be removed does not count, and goes at the next start.
+  if ('failed' in finished) await attempt(() => store.abortFolder(folder));
+  return finished;
 }
 
 /** What ranks other than 0 say, who hear the result from it. */

@@ -1,0 +1,305 @@
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { openInProcessMailboxes } from '../comm/in-process.ts';
+import { parseConfig } from '../config.ts';
+import { createBatchesStream } from '../data/batches.ts';
+import { StudioError } from '../errors.ts';
+import { Interpreter } from '../interpret/interpreter.ts';
+import { buildModel } from '../model/build-model.ts';
+import { type CompiledRun, compileRun } from '../schedule/compile.ts';
+import { builtInProfiles } from '../schedule/profile.ts';
+import type { RankEngine } from '../schedule/rank-engine.ts';
+import type { RunEvent } from '../trainer/events.ts';
+import type { CheckpointStore } from '../trainer/save-checkpoint.ts';
+import { fillRank, freshParameters } from '../trainer/state.ts';
+import { type RankResult, trainerRegions, trainRank } from '../trainer/train-rank.ts';
+import { readBatchesFile } from './batches-file.ts';
+import { listCheckpoints } from './checkpoint-list.ts';
+import { folderStore } from './checkpoint-store.ts';
+import { verifyCheckpoint } from './checkpoint-verify.ts';
+import { referenceRun, trainRun } from './fixtures/train-run.ts';
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'save-'));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+interface Ranks {
+  readonly results: Promise<PromiseSettledResult<RankResult>[]>;
+  readonly events: readonly RunEvent[];
+  /** Steps that rank 0 has reported. */
+  steps(): number[];
+  /** Bytes that each rank has read from its engine. */
+  readonly reads: readonly number[];
+  readonly runs: readonly CompiledRun[];
+}
+
+interface RanksOptions {
+  readonly store?: (store: CheckpointStore, rank: number) => CheckpointStore;
+  readonly savesRequested?: (rank: number, ranks: Ranks) => number;
+  readonly stopRequested?: (rank: number, ranks: Ranks) => boolean;
+}
+
+/** Trains on the interpreter, all ranks in this process, over a disk that a test may break. */
+async function start(input: object, options: RanksOptions = {}): Promise<Ranks> {
+  const config = parseConfig({ ...referenceRun, ...input });
+  const model = buildModel(config.model, null);
+  const world = config.devices;
+  const { accumulateGradBatches, steps } = config.trainer;
+  const batches = createBatchesStream(await readBatchesFile(referenceRun.data.path), {
+    ranks: world,
+    accumulateGradBatches,
+    steps,
+    vocabSize: 97,
+  });
+  const shapes = [{ batch: 3, tokens: 12 }];
+  const runs = Array.from({ length: world }, (_, rank) =>
+    compileRun({ config, model, shapes, rank, profile: builtInProfiles.interpreter }),
+  );
+  const mailboxes = openInProcessMailboxes(world, trainerRegions(runs[0]), { timeoutMs: 5000 });
+  const events: RunEvent[] = [];
+  const reads = new Array<number>(world).fill(0);
+  const steps_ = () => events.flatMap((e) => (e.event === 'step' && e.rank === 0 ? [e.step] : []));
+  const engines = runs.map((run, rank): RankEngine => {
+    const engine = new Interpreter(run, mailboxes[rank]);
+    const read = engine.read.bind(engine);
+    engine.read = (tensor, offset, bytes) => {
+      reads[rank] += bytes;
+      return read(tensor, offset, bytes);
+    };
+    return engine;
+  });
+  await Promise.all(engines.map((engine, i) => fillRank(engine, runs[i], freshParameters(1))));
+  const ranks: { -readonly [key in keyof Ranks]: Ranks[key] } = {
+    events,
+    steps: steps_,
+    reads,
+    runs,
+    results: Promise.resolve([]),
+  };
+  const disk = folderStore(folder);
+  ranks.results = Promise.allSettled(
+    engines.map((engine, rank) =>
+      trainRank({
+        config,
+        run: runs[rank],
+        engine,
+        mailbox: mailboxes[rank],
+        batches,
+        validation: null,
+        checkpoints: options.store?.(disk, rank) ?? disk,
+        emit: (event) => events.push(event),
+        stopRequested: () => options.stopRequested?.(rank, ranks) ?? false,
+        savesRequested: () => options.savesRequested?.(rank, ranks) ?? 0,
+        onPhase: () => undefined,
+      }).catch((error: unknown) => {
+        mailboxes[rank].fail(String(error));
+        throw error;
+      }),
+    ),
+  );
+  return ranks;
+}
+
+const listed = async () =>
+  (await listCheckpoints(join(folder, 'checkpoints'))).map(({ step, format }) => [step, format]);
+const failures = (results: readonly PromiseSettledResult<unknown>[]) =>
+  results.map((r) => (r.status === 'rejected' ? String(r.reason.message) : null));
+
+describe('when a run saves', () => {
+  it('every N steps and at the end, in the form that the strategy says', async () => {
+    for (const [strategy, format] of [
+      ['fsdp', 'sharded'],
+      ['ddp', 'full'],
+      [{ kind: 'fsdp', stateDictType: 'full' }, 'full'],
+    ] as const) {
+      const { results } = await start({ strategy, trainer: { steps: 5 }, checkpoint: { every: 2 } });
+      await results;
+      expect(await listed()).toEqual([2, 4, 5].map((step) => [step, format]));
+      await rm(join(folder, 'checkpoints'), { recursive: true });
+    }
+  });
+
+  it('as weights alone', async () => {
+    const { results } = await start({ trainer: { steps: 1 }, checkpoint: { format: 'safetensors' } });
+    await results;
+    expect(await listed()).toEqual([[1, 'safetensors']]);
+    await verifyCheckpoint(join(folder, 'checkpoints', 'step-000001.safetensors'));
+  });
+
+  it('on request, asked of any rank alone, all ranks at one step (33, 34)', async () => {
+    for (const asked of [0, 1]) {
+      const { results } = await start(
+        { devices: 2, trainer: { steps: 9 }, checkpoint: { atEnd: false } },
+        { savesRequested: (rank, ranks) => (rank === asked && ranks.steps().length > 2 ? 1 : 0) },
+      );
+      expect(failures(await results)).toEqual([null, null]);
+      expect(await listed()).toEqual([[6, 'sharded']]);
+      await rm(join(folder, 'checkpoints'), { recursive: true });
+    }
+  });
+
+  it('when it is stopped with a save, though nothing is saved at the end otherwise', async () => {
+    const late = (_: number, ranks: Ranks) => ranks.steps().length > 2;
+    const { results } = await start(
+      { devices: 2, trainer: { steps: 9 }, checkpoint: { atEnd: false } },
+      { stopRequested: late, savesRequested: (rank, ranks) => (late(rank, ranks) ? 1 : 0) },
+    );
+    expect(await results).toMatchObject([{ value: { status: 'stopped' } }, { value: { status: 'stopped' } }]);
+    expect(await listed()).toHaveLength(1);
+  });
+
+  it('keeps the last K', async () => {
+    const ranks = await start({ devices: 2, trainer: { steps: 6 }, checkpoint: { every: 1, keepLast: 2 } });
+    const [first] = await ranks.results;
+    expect(await listed()).toEqual([5, 6].map((step) => [step, 'sharded']));
+    expect(first).toMatchObject({ value: { checkpoints: [{ step: 5 }, { step: 6 }] } });
+    const removed = ranks.events.flatMap((e) => (e.event === 'checkpoint' ? (e.removed ?? []) : []));
+    expect(removed.map((path) => path.slice(-11))).toEqual([1, 2, 3, 4].map((step) => `step-00000${step}`));
+    expect((await readdir(join(folder, 'checkpoints'))).sort()).toHaveLength(4);
+  });
+
+  it('a part of the names, as filter says', async () => {
+    const { checkpoints } = await trainRun(join(folder, 'run'), {
+      strategy: 'ddp',
+      trainer: { steps: 1 },
+      checkpoint: { filter: ['decoder.*'] },
+    });
+    expect(checkpoints).toHaveLength(1);
+    await expect(
+      trainRun(join(folder, 'other'), { strategy: 'ddp', trainer: { steps: 1 }, checkpoint: { filter: ['nope.*'] } }),
+    ).rejects.toThrow(/checkpoint.filter: nope.\* fits no parameter/);
+  });
+});
+
+describe('beside training', () => {
+  /** A disk that takes nothing until it is let. */
+  function held() {
+    let release!: () => void;
+    const gate = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const store = (disk: CheckpointStore): CheckpointStore => ({
+      ...disk,
+      writeFile: async (...args) => gate.then(() => disk.writeFile(...args)),
+      writeRankFile: async (...args) => gate.then(() => disk.writeRankFile(...args)),
+    });
+    return { store, release };
+  }
+
+  it.each(['full', 'sharded'])(
+    '%s: steps go on while the disk is slow, and what is written is of the step it says',
+    async (format) => {
+      const { store, release } = held();
+      const config = { devices: 2, trainer: { steps: 8 }, checkpoint: { every: 3, atEnd: false, format } };
+      const ranks = await start(config, { store });
+      // The next save waits for this one: so far and no further.
+      while (ranks.steps().length < 6) await sleep(5);
+      await sleep(50);
+      expect([ranks.steps().length, await listed()]).toEqual([6, []]);
+      release();
+      await ranks.results;
+      expect(await listed()).toEqual([3, 6].map((step) => [step, format]));
+
+      const whole = join(folder, 'checkpoints', format === 'full' ? 'step-000003.ckpt' : 'step-000003');
+      const straight = await trainRun(join(folder, 'straight'), { ...config, trainer: { steps: 8, seed: 1 } });
+      const rest = await trainRun(join(folder, 'rest'), { ...config, checkpoint: { resume: whole, atEnd: false } });
+      for (const step of [3, 7]) expect(rest.losses.get(step)).toEqual(straight.losses.get(step));
+    },
+  );
+
+  it('a listed checkpoint is complete (31), and host memory grows by one shard (1)', async () => {
+    const { store, release } = held();
+    const ranks = await start({ devices: 2, trainer: { steps: 4 }, checkpoint: { every: 3, atEnd: false } }, { store });
+    while (ranks.steps().length < 4) await sleep(5);
+    expect(ranks.events.filter(({ event }) => event === 'checkpoint')).toEqual([]);
+    // Parameters, exp_avg and exp_avg_sq of its shard, padding included, and t: read once, at the save.
+    for (const [rank, { steps }] of ranks.runs.entries()) {
+      const shard = steps[0].groups.reduce((sum, { layout }) => sum + layout.shardElements * 4, 0);
+      expect(ranks.reads[rank]).toBe(3 * shard + 4);
+    }
+    release();
+    await ranks.results;
+    expect(ranks.events.filter(({ event }) => event === 'checkpoint')).toHaveLength(1);
+  });
+
+  it('under DDP only rank 0 copies its state (2); rows of a mesh but the first write nothing', async () => {
+    const ddp = await start({ devices: 2, strategy: 'ddp', trainer: { steps: 2 }, checkpoint: { every: 1 } });
+    await ddp.results;
+    expect(ddp.reads[0]).toBeGreaterThan(100_000);
+    expect(ddp.reads[1]).toBeLessThan(100);
+  });
+});
+
+describe('a disk that fails', () => {
+  const broken = (call: keyof CheckpointStore, onRank: number, from: number) => {
+    let calls = 0;
+    return (disk: CheckpointStore, rank: number): CheckpointStore => ({
+      ...disk,
+      [call]: async (...args: never[]) => {
+        if (rank === onRank && ++calls >= from)
+          throw new StudioError('io', `the disk of rank ${rank} is full`, { code: 'ENOSPC' });
+        return (disk[call] as (...a: never[]) => Promise<unknown>)(...args);
+      },
+    });
+  };
+  const cases = [
+    ['beginFolder', 0, 'sharded'],
+    ['writeRankFile', 0, 'sharded'],
+    ['writeRankFile', 1, 'sharded'],
+    ['finishFolder', 0, 'sharded'],
+    ['writeFile', 0, 'full'],
+    ['writeFile', 0, 'safetensors'],
+  ] as const;
+
+  it.each(cases)(
+    '%s of rank %i, %s: training goes on, the reason is said, the earlier checkpoint stays',
+    async (call, rank, format) => {
+      const config = { devices: 2, trainer: { steps: 4 }, checkpoint: { every: 1, format, keepLast: 1 } };
+      const { results, events } = await start(config, { store: broken(call, rank, 2) });
+      expect(failures(await results)).toEqual([null, null]);
+      expect(await listed()).toEqual([[1, format]]);
+      const lines = events.flatMap((e) => (e.event === 'log' ? [e.line] : []));
+      expect(lines).toHaveLength(3);
+      expect(lines[0]).toMatch(/the checkpoint after 2 steps was not saved: .*the disk of rank \d is full/);
+      expect(
+        (await readdir(join(folder, 'checkpoints'))).filter((n) => n.includes('saving') || n.includes('part')),
+      ).toEqual(call === 'finishFolder' ? [expect.any(String), expect.any(String), expect.any(String)] : []);
+    },
+  );
+
+  it.each(cases)('%s of rank %i, %s: onSaveError stop ends all ranks with the reason', async (call, rank, format) => {
+    const config = { devices: 2, trainer: { steps: 9 }, checkpoint: { every: 2, format, onSaveError: 'stop' } };
+    const { results } = await start(config, { store: broken(call, rank, 2) });
+    for (const failure of failures(await results))
+      expect(failure).toMatch(/the checkpoint after 4 steps was not saved: .*the disk of rank \d is full/);
+    expect(await listed()).toEqual([[2, format]]);
+  });
+
+  it('a folder that is not there and cannot be made', async () => {
+    const { results, events } = await start(
+      { trainer: { steps: 2 } },
+      { store: () => folderStore(join(referenceRun.data.path, 'no')) },
+    );
+    expect(failures(await results)).toEqual([null, null]);
+    expect(events.find(({ event }) => event === 'log')).toMatchObject({
+      line: expect.stringContaining('batches.json/no'),
+    });
+  });
+});
+
+describe('ranks with nothing to write', () => {
+  it.each([5, 8])('%i ranks, more than some dimension has rows: saved and loaded (9, 35)', async (devices) => {
+    const model = { ...referenceRun.model, ninp: 2, nhead: 1, nhid: 3, nlayers: 1 };
+    const data = { kind: 'moby-dick', blockSize: 4 };
+    const config = { model: { ...model, vocabSize: null }, data, devices, trainer: { steps: 3 } };
+    const whole = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { every: 2 } });
+    const checkpoint = { resume: whole.checkpoints[0], atEnd: false };
+    const rest = await trainRun(join(folder, 'rest'), { ...config, checkpoint });
+    expect(rest.losses.get(2)).toEqual(whole.losses.get(2));
+  });
+});
