@@ -1,0 +1,421 @@
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../config.ts';
+import { buildModel } from '../model/build-model.ts';
+import { elementsOf } from '../ops/graph.ts';
+import { compileRun } from '../schedule/compile.ts';
+import { liveBytes, sumCategories } from '../schedule/memory.ts';
+import { replicaGroup, shardGroup } from '../schedule/mesh.ts';
+import { optimizerStateNames } from '../schedule/storage.ts';
+import { unitProgram } from '../schedule/unit-program.ts';
+import { freshParameters, heldParts, type ParameterSource } from '../trainer/state.ts';
+import { type Batch, interpreterPlace, openRanks, type RanksInput } from './fixtures/reference-run.ts';
+
+/**
+ * What people reported of other systems, as statements of this one: fabric-semantics, section 9, by number. Those about
+ * refusals are in engine/refusals.test.ts, the limiter (45) in residency.test.ts, the grid (47) in grid.test.ts.
+ */
+
+const model = { kind: 'demo-transformer', vocabSize: 11, ninp: 6, nhead: 3, nhid: 10, nlayers: 2 };
+const shape = { batch: 2, tokens: 3 };
+
+function batchOf(step: number, rank: number): Batch {
+  const token = (i: number) => (7 * step + 5 * rank + 3 * i * i + i) % 10;
+  const input = Array.from({ length: shape.batch * shape.tokens }, (_, i) => token(i));
+  return { input, target: input.map((_, i) => token(i + 1)) };
+}
+
+const fsdp = (shardingStrategy: string, settings: object = {}) => ({ kind: 'fsdp', shardingStrategy, ...settings });
+/** Every strategy on two ranks. */
+const strategies: Record<string, object> = {
+  DDP: { kind: 'ddp' },
+  NO_SHARD: fsdp('NO_SHARD'),
+  SHARD_GRAD_OP: fsdp('SHARD_GRAD_OP'),
+  FULL_SHARD: fsdp('FULL_SHARD'),
+  'CPU offload': fsdp('FULL_SHARD', { cpuOffload: true }),
+};
+const hybrids = ['HYBRID_SHARD', 'HYBRID_SHARD_ZERO2'].map((name) => fsdp(name, { deviceMesh: [2, 2] }));
+
+const open = (input: RanksInput) => openRanks(interpreterPlace, { shape, batch: batchOf, ...input });
+
+async function trained(input: RanksInput, steps = 3) {
+  const ranks = await open(input);
+  const outcomes = await ranks.train(steps);
+  const parameters = await ranks.parameters();
+  await ranks.close();
+  return { outcomes, parameters };
+}
+
+const config = (strategy: object, more: object = {}) => ({ config: { model, devices: 2, strategy, ...more } });
+
+/** Most live bytes of a category over a step of rank 0. */
+function mostOf(category: 'gradients' | 'optimizer' | 'activations' | 'gathered', settings: object): number {
+  const parsed = parseConfig({ model, devices: 2, ...settings });
+  const run = compileRun({
+    config: parsed,
+    model: buildModel(parsed.model, null),
+    shapes: [shape],
+    rank: 0,
+    profile: { ...interpreterPlace.profile, offsetAlignmentBytes: 16 },
+  });
+  return Math.max(...liveBytes(run.steps[0].schedule).map((live) => live[category]));
+}
+
+describe('norms and clipping', () => {
+  it('13: the global norm is equal over all strategies', async () => {
+    const clip = { trainer: { gradientClipVal: 0.5 } };
+    const norms = async (strategy: object, devices: number) =>
+      (await trained(config(strategy, { ...clip, devices }))).outcomes.map((byRank) => byRank[0].gradNorm);
+    const two = await norms(strategies.DDP, 2);
+    for (const strategy of Object.values(strategies)) expect(await norms(strategy, 2)).toEqual(two);
+    const four = await norms(strategies.DDP, 4);
+    for (const strategy of hybrids) expect(await norms(strategy, 4)).toEqual(four);
+  });
+
+  it('14, 15: every rank reports the same norm, so that there is one number', async () => {
+    for (const strategy of [...Object.values(strategies), fsdp('FULL_SHARD', { autoWrapPolicy: null })])
+      for (const byRank of (await trained(config(strategy, { devices: 'deviceMesh' in strategy ? 4 : 3 }))).outcomes)
+        expect(new Set(byRank.map(({ gradNorm }) => gradNorm)).size).toBe(1);
+  });
+
+  it('16: clipping and the norm add no host step and no wait to the schedule', () => {
+    const hostSteps = (trainer: object) => {
+      const parsed = parseConfig({ model, devices: 2, strategy: fsdp('FULL_SHARD'), trainer });
+      const run = compileRun({
+        config: parsed,
+        model: buildModel(parsed.model, null),
+        shapes: [shape],
+        rank: 0,
+        profile: interpreterPlace.profile,
+      });
+      return run.steps[0].schedule.steps.filter((s) => s.lane === 'host').map((s) => [s.action.type, s.waits.length]);
+    };
+    const plain = hostSteps({});
+    expect(hostSteps({ gradientClipVal: 0.5 })).toEqual(plain);
+    expect(hostSteps({ gradientClipVal: 0.5, gradientClipAlgorithm: 'value' })).toEqual(plain);
+    // Beside the collectives, the host gives the batch and hears the report.
+    expect(new Set(plain.map(([type]) => type))).toEqual(new Set(['feed', 'publish', 'report']));
+    expect(plain.filter(([type]) => type !== 'publish')).toHaveLength(2);
+  });
+
+  it('17: offload with clipping works and equals no offload', async () => {
+    for (const gradientClipAlgorithm of ['norm', 'value']) {
+      const trainer = { gradientClipVal: 0.05, gradientClipAlgorithm };
+      const plain = await trained(config(strategies.FULL_SHARD, { trainer }));
+      expect(await trained(config(strategies['CPU offload'], { trainer }))).toEqual(plain);
+    }
+  });
+});
+
+describe('accumulation', () => {
+  it('18: k micro-batches are one big batch, under every strategy and offload', async () => {
+    const k = 2;
+    const big: RanksInput = {
+      config: { model, devices: 2, strategy: 'ddp' },
+      shape: { batch: k * shape.batch, tokens: shape.tokens },
+      batch: (step, rank) => {
+        const parts = Array.from({ length: k }, (_, j) => batchOf(step * k + j, rank));
+        return { input: parts.flatMap((b) => b.input), target: parts.flatMap((b) => b.target) };
+      },
+    };
+    const sgd = { optimizer: { kind: 'sgd', lr: 0.1 } };
+    const wanted = await trained({ ...big, config: { ...big.config, ...sgd } });
+    for (const strategy of Object.values(strategies))
+      for (const syncEveryMicroBatch of [false, true]) {
+        const trainer = { accumulateGradBatches: k, syncEveryMicroBatch };
+        const run = await trained(config(strategy, { trainer, ...sgd }));
+        run.outcomes.forEach((byRank, step) => {
+          expect(byRank[1].loss).toBeCloseTo(wanted.outcomes[step][1].loss, 5);
+          expect(byRank[0].gradNorm).toBeCloseTo(wanted.outcomes[step][0].gradNorm, 5);
+        });
+        for (const [name, values] of wanted.parameters)
+          expect(
+            Math.max(...run.parameters.get(name)!.map((value, i) => Math.abs(value - values[i]))),
+            name,
+          ).toBeLessThan(1e-6);
+      }
+  });
+
+  it('19: both modes are offered; without reductions in between whole gradients stay, and the plan shows them', () => {
+    const deep = { ...model, ninp: 16, nhead: 2, nhid: 32, nlayers: 4 };
+    const gradients = (syncEveryMicroBatch: boolean) =>
+      mostOf('gradients', {
+        model: deep,
+        strategy: fsdp('FULL_SHARD'),
+        trainer: { accumulateGradBatches: 2, syncEveryMicroBatch },
+      });
+    const parameters = 4 * countOf(buildModel(parseConfig({ model: deep }).model, null).parameters);
+    expect(gradients(false)).toBeGreaterThanOrEqual(parameters);
+    expect(gradients(true)).toBeLessThan(gradients(false) - parameters / 3);
+  });
+
+  it('20: the loss is scaled in one place; what is reported is the mean of the micro-batches’ own losses', async () => {
+    const still = { optimizer: { kind: 'sgd', lr: 0 }, devices: 1 };
+    const own = await trained(config(strategies.DDP, still), 2);
+    const trainer = { accumulateGradBatches: 2 };
+    const [[{ loss }]] = (await trained(config(strategies.DDP, { ...still, trainer }), 1)).outcomes;
+    const [first, second] = own.outcomes.map(([outcome]) => outcome.loss);
+    expect(loss).toBeCloseTo((first + second) / 2, 6);
+  });
+});
+
+const countOf = (parameters: readonly { shape: readonly number[] }[]) =>
+  parameters.reduce((sum, p) => sum + elementsOf(p.shape), 0);
+
+const gpt2 = { kind: 'gpt2', vocabSize: 11, nLayer: 2, nHead: 2, nEmbd: 8, nPositions: 64, tieWeights: true };
+
+describe('tied parameters', () => {
+  it.each([
+    [['GPT2Block', 'Embedding']],
+    [['Embedding']],
+    [['LayerNorm', 'GPT2Block']],
+    [{ minNumParams: 50 }],
+    [{ minNumParams: 500 }],
+    [null],
+  ])('21, 22: land in one unit that contains all their uses, under policy %o', (policy) => {
+    const tied = buildModel(parseConfig({ model: gpt2 }).model, null);
+    const { units } = unitProgram(tied, shape, { rank: 0, seed: 1 }, policy);
+    const owners = units.filter(({ parameters }) => parameters.includes('transformer.wte.weight'));
+    expect(owners.map(({ name }) => name)).toEqual(['root']);
+    for (const { name } of tied.parameters)
+      expect(
+        units.filter(({ parameters }) => parameters.includes(name)),
+        name,
+      ).toHaveLength(1);
+  });
+
+  it.each([2, 3, 4])(
+    '23: on %i ranks that do not divide its rows every element has changed after a step',
+    async (devices) => {
+      const of = (strategy: object) => ({ config: { model: gpt2, devices, strategy } });
+      const before = await trained(of(strategies.FULL_SHARD), 0);
+      for (const strategy of [strategies.FULL_SHARD, strategies.SHARD_GRAD_OP, strategies.DDP]) {
+        const { parameters } = await trained(of(strategy), 1);
+        const start = before.parameters.get('transformer.wte.weight')!;
+        const unchanged = [...parameters.get('transformer.wte.weight')!].filter((value, i) => value === start[i]);
+        expect(unchanged).toEqual([]);
+      }
+    },
+  );
+});
+
+describe('hybrid sharding', () => {
+  /** What a rank keeps from step to step: parameters and optimizer state. */
+  async function kept(ranks: Awaited<ReturnType<typeof open>>, rank: number): Promise<Float32Array[]> {
+    const groups = ranks.runs[rank].steps[0].groups;
+    const tensors = groups.flatMap((group) => [group.parameters, ...Object.values(group.state)]);
+    return Promise.all(tensors.map((t) => ranks.engines[rank].read(t.name, 0, t.bytes)));
+  }
+
+  it.each(hybrids)('26, 28: all replicas start equal and are equal after each step, %o', async (strategy) => {
+    const ranks = await open({ config: { model, devices: 4, strategy } });
+    const shards: string[] = [];
+    for (let step = 0; step <= 3; step++) {
+      if (step > 0) await ranks.train(step, step - 1);
+      for (const rank of [0, 1])
+        expect(await kept(ranks, rank + 2), `step ${step}, rank ${rank}`).toEqual(await kept(ranks, rank));
+      shards.push(JSON.stringify((await kept(ranks, 0))[0]));
+    }
+    expect(new Set(shards).size).toBe(4);
+    await ranks.close();
+  });
+
+  it('27: groups are of the ranks of the run, not of the devices of the machine', () => {
+    const mesh = { replicate: 2, shard: 3 };
+    expect(shardGroup(mesh, 4)).toMatchObject({ ranks: [3, 4, 5], index: 1 });
+    expect(replicaGroup(mesh, 4)).toMatchObject({ ranks: [1, 4], index: 1 });
+  });
+});
+
+describe('frozen parameters', () => {
+  const freeze = ['embedding.weight', '*.norm1.*', '*.linear1.weight'];
+  const frozenModel = { ...model, freeze };
+
+  it.each(Object.entries(strategies))(
+    '38: frozen and trained parameters share a unit: trained alike, frozen untouched, %s',
+    async (_, strategy) => {
+      const of = (s: object) => ({ config: { model: frozenModel, devices: 2, strategy: s } });
+      const [start, wanted, run] = [
+        await trained(of(strategy), 0),
+        await trained(of(strategies.DDP)),
+        await trained(of(strategy)),
+      ];
+      expect(run).toEqual(wanted);
+      const changed = [...run.parameters.keys()].filter((name) => {
+        const before = start.parameters.get(name)!;
+        return run.parameters.get(name)!.some((value, i) => value !== before[i]);
+      });
+      expect(changed.filter((name) => /embedding|norm1|linear1.weight/.test(name))).toEqual([]);
+      expect(changed.length).toBeGreaterThan(20);
+    },
+  );
+
+  it.each(Object.entries(strategies))(
+    '39: measured, gradients and optimizer state are of the trained parameters alone, %s',
+    async (_, strategy) => {
+      const bytes = async (frozen: boolean) => {
+        const ranks = await open({ config: { model: frozen ? frozenModel : model, devices: 2, strategy } });
+        await ranks.train(1);
+        const live = ranks.recorders[0].liveBytes(0, ranks.runs[0].steps[0].schedule.steps.length);
+        await ranks.close();
+        return Math.max(...live.map(({ gradients, optimizer }) => gradients + optimizer));
+      };
+      expect(await bytes(true)).toBeLessThan(0.9 * (await bytes(false)));
+    },
+  );
+
+  it('39: to the byte, for DDP: 4 of gradient and 8 of Adam for each trained element, and padding', () => {
+    const parameters = buildModel(parseConfig({ model }).model, null).parameters;
+    const trainable = parameters.filter(({ name }) => !/embedding|norm1|linear1.weight/.test(name));
+    const padded = trainable.reduce((sum, p) => sum + Math.ceil(elementsOf(p.shape) / 4) * 4, 0);
+    const settings = { model: frozenModel, strategy: 'ddp' };
+    expect(mostOf('gradients', settings)).toBe(4 * padded);
+    expect(mostOf('optimizer', settings)).toBe(8 * padded);
+  });
+});
+
+describe('the start', () => {
+  it('40, 43: each element of each parameter is given its value exactly once, and all state is set before step 0', async () => {
+    for (const strategy of [strategies.FULL_SHARD, strategies.SHARD_GRAD_OP]) {
+      const given = new Map<string, number[]>();
+      const fresh = freshParameters(42);
+      const source: ParameterSource = async (spec, first, count) => {
+        const times = given.get(spec.name) ?? new Array<number>(elementsOf(spec.shape)).fill(0);
+        for (let i = first; i < first + count; i++) times[i]++;
+        given.set(spec.name, times);
+        return fresh(spec, first, count);
+      };
+      const ranks = await open({ config: { model, devices: 3, strategy }, source });
+      for (const { name } of ranks.runs[0].model.parameters)
+        expect(new Set(given.get(name)), name).toEqual(new Set([1]));
+      for (const recorder of ranks.recorders) {
+        // What lives from step to step was touched during set-up, or it is no state.
+        await ranks.train(1);
+        expect(() => recorder.check(0, ranks.runs[ranks.recorders.indexOf(recorder)].steps[0].schedule)).not.toThrow();
+      }
+      await ranks.close();
+    }
+  });
+
+  it('42: setting up a rank changes no value', async () => {
+    const fresh = freshParameters(42);
+    for (const strategy of [...Object.values(strategies), fsdp('FULL_SHARD', { autoWrapPolicy: ['Linear'] })])
+      for (const devices of [1, 2, 3]) {
+        const { parameters } = await trained(config(strategy, { devices }), 0);
+        for (const spec of buildModel(parseConfig({ model }).model, null).parameters)
+          expect(parameters.get(spec.name), spec.name).toEqual(await fresh(spec, 0, elementsOf(spec.shape)));
+      }
+  });
+});
+
+describe('memory', () => {
+  it('44: measured activations with checkpointed layers are within the formula and 10 %', async () => {
+    const [V, D, H, heads, L] = [97, 32, 64, 4, 3];
+    const [B, T] = [2, 16];
+    const big = { kind: 'demo-transformer', vocabSize: V, ninp: D, nhead: heads, nhid: H, nlayers: L };
+    const activationCheckpointingPolicy = ['TransformerEncoderLayer', 'TransformerDecoderLayer'];
+    const measured = async (strategy: object) => {
+      const ranks = await openRanks(interpreterPlace, {
+        config: { model: big, devices: 2, strategy },
+        shape: { batch: B, tokens: T },
+        batch: (_, rank) => {
+          const input = Array.from({ length: B * T }, (__, i) => (i * 5 + rank) % V);
+          return { input, target: input };
+        },
+      });
+      await ranks.train(1);
+      const live = ranks.recorders[0].liveBytes(0, ranks.runs[0].steps[0].schedule.steps.length);
+      await ranks.close();
+      return Math.max(...live.map(({ activations }) => activations));
+    };
+    // Section 2.4, in elements: layer inputs, the rest, and one decoder layer computed again.
+    const [row, attention] = [B * T, B * heads * T];
+    const rest = 3 * row * D + row * V + 4 * row;
+    const decoderLayer = 15 * row * D + row * H + 2 * attention + 6 * row;
+    const formula = 4 * (L * 2 * row * D + rest + decoderLayer);
+    for (const kind of ['ddp', 'fsdp']) {
+      const checkpointed = await measured({ kind, activationCheckpointingPolicy });
+      expect(checkpointed).toBeLessThanOrEqual(1.1 * formula);
+      expect(checkpointed).toBeLessThan(0.7 * (await measured({ kind })));
+    }
+  });
+
+  it('46: live is never above reserved, and each of the three numbers says what it is', async () => {
+    for (const strategy of Object.values(strategies)) {
+      const ranks = await open(config(strategy));
+      await ranks.train(1);
+      const { currentBytes, peakBytes, liveBytes: live } = ranks.engines[0].memory();
+      expect(live).toBeLessThanOrEqual(currentBytes);
+      expect(currentBytes).toBeLessThanOrEqual(peakBytes);
+      const steps = liveBytes(ranks.runs[0].steps[0].schedule).map(sumCategories);
+      expect(Math.max(...steps)).toBe(live);
+      await ranks.close();
+    }
+  });
+
+  it('SGD without momentum keeps no state, under any strategy', () => {
+    const optimizer = { kind: 'sgd', lr: 0.1 };
+    expect(optimizerStateNames(parseConfig({ optimizer }).optimizer)).toEqual([]);
+    for (const strategy of Object.values(strategies)) expect(mostOf('optimizer', { strategy, optimizer })).toBe(0);
+  });
+});
+
+describe('57: a step that is not finite', () => {
+  /** Token 10 overflows, and only rank 1 has it, in step 1 alone; on three ranks many shards are empty. */
+  const overflowing: ParameterSource = async (spec, first, count) => {
+    const values = await freshParameters(42)(spec, first, count);
+    if (spec.name !== 'embedding.weight') return values;
+    return values.map((value, i) => (Math.floor((first + i) / model.ninp) === 10 ? 1e38 : value));
+  };
+  const batch = (step: number, rank: number): Batch => {
+    const plain = batchOf(step, rank);
+    return step === 1 && rank === 1 ? { ...plain, input: plain.input.map(() => 10) } : plain;
+  };
+  const settings = { devices: 3, optimizer: { kind: 'adam', lr: 0.01 } };
+  const input = (strategy: object, onNonFinite: string): RanksInput => ({
+    config: { model, ...settings, strategy, trainer: { onNonFinite, gradientClipVal: 1 } },
+    source: overflowing,
+    batch,
+  });
+  const all = Object.entries(strategies);
+
+  it.each(all)('stops on every rank before anything is updated, %s', async (_, strategy) => {
+    const ranks = await open(input(strategy, 'stop'));
+    await ranks.train(1);
+    const before = await ranks.parameters();
+    const [outcomes] = await ranks.train(2, 1);
+    for (const { gradNorm, halted } of outcomes) expect([Number.isFinite(gradNorm), halted]).toEqual([false, true]);
+    // One more step was on its way: it updates nothing either.
+    await ranks.train(3, 2);
+    expect(await ranks.parameters()).toEqual(before);
+    await ranks.close();
+  });
+
+  it.each(all)('skips on every rank, and goes on as if it had not been, %s', async (_, strategy) => {
+    const ranks = await open(input(strategy, 'skip'));
+    const outcomes = await ranks.train(3);
+    expect(outcomes.map(([{ gradNorm, halted }]) => [Number.isFinite(gradNorm), halted])).toEqual([
+      [true, false],
+      [false, false],
+      [true, false],
+    ]);
+    const skipped = await ranks.parameters();
+    await ranks.close();
+    const without = await open({
+      ...input(strategy, 'skip'),
+      batch: (step, rank) => batchOf(step === 0 ? 0 : 2, rank),
+    });
+    await without.train(2);
+    expect(skipped).toEqual(await without.parameters());
+    await without.close();
+  });
+});
+
+it('every part of a parameter is held by one rank of a row', async () => {
+  const ranks = await open({ config: { model, devices: 4, strategy: fsdp('FULL_SHARD') } });
+  const held = new Map<string, number>();
+  for (const run of ranks.runs)
+    for (const group of run.steps[0].groups)
+      for (const { spec, count } of heldParts(run, group)) held.set(spec.name, (held.get(spec.name) ?? 0) + count);
+  for (const { name, shape: of } of ranks.runs[0].model.parameters) expect(held.get(name), name).toBe(elementsOf(of));
+  await ranks.close();
+});
