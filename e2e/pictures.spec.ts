@@ -18,13 +18,17 @@ test.setTimeout(900_000);
 
 test('pictures of the empty studio, a comparison, a run and a new run', async ({ page, api }, testInfo) => {
   await api.deleteAllRuns();
-  const shoot = async (name: string, inReadme = false) => {
+  /** `until` names the part of the page at which the README's picture ends. */
+  const shoot = async (name: string, until?: string) => {
     for (const { name: look, colorScheme, width } of looks) {
       await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
       await page.setViewportSize({ width, height: 1000 });
       await drawn(page);
       await page.screenshot({ path: testInfo.outputPath(`${name}-${look}.png`), fullPage: true });
-      if (inReadme && look === 'light') await page.screenshot({ path: `${README_IMAGES}${name}.png`, fullPage: true });
+      if (until === undefined || look !== 'light') continue;
+      const rest = await page.getByRole('region', { name: until, exact: true }).boundingBox();
+      const clip = { x: 0, y: 0, width, height: Math.floor(rest?.y ?? 1000) };
+      await page.screenshot({ path: `${README_IMAGES}${name}.png`, fullPage: true, clip });
     }
     await page.setViewportSize({ width: 1440, height: 1000 });
   };
@@ -40,11 +44,11 @@ test('pictures of the empty studio, a comparison, a run and a new run', async ({
   await shoot('compare-live');
   await expect(page.getByText('all ended')).toBeVisible({ timeout: 600_000 });
   await page.goto(address);
-  await shoot('compare', true);
+  await shoot('compare', 'Differing config fields');
   const ids = (new URL(address).searchParams.get('ids') as string).split(',');
   await page.goto(`/runs/${ids[1]}`);
   await expect(page.getByRole('log')).toContainText('share one adapter');
-  await shoot('run', true);
+  await shoot('run', 'Log');
   await page.goto('/runs');
   await shoot('runs');
   await page.goto('/runs/new');

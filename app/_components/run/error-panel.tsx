@@ -20,6 +20,9 @@ const WAYS_OUT: Readonly<Record<string, string>> = {
   io: 'Look at the folder named above: its space and its permissions. Then clone the run.',
   'bad-file': 'Choose another file in a clone of this run.',
   'bad-data': 'Choose another file in a clone of this run.',
+  'not-found': 'Choose another file in a clone of this run.',
+  'refused-global':
+    'Reading that file the usual way would let it run programs. Nothing of it was executed. Have it saved again as .safetensors, or choose another.',
 };
 
 /** Why a run failed, where, and the way out. */
