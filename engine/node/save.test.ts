@@ -266,9 +266,8 @@ describe('a disk that fails', () => {
       const lines = events.flatMap((e) => (e.event === 'log' ? [e.line] : []));
       expect(lines).toHaveLength(3);
       expect(lines[0]).toMatch(/the checkpoint after 2 steps was not saved: .*the disk of rank \d is full/);
-      expect(
-        (await readdir(join(folder, 'checkpoints'))).filter((n) => n.includes('saving') || n.includes('part')),
-      ).toEqual(call === 'finishFolder' ? [expect.any(String), expect.any(String), expect.any(String)] : []);
+      const left = await readdir(join(folder, 'checkpoints'));
+      expect(left.filter((name) => name.includes('saving') || name.includes('part'))).toEqual([]);
     },
   );
 

@@ -1,78 +1,85 @@
+import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { readFullCheckpoint, type StoredCheckpoint } from '../../engine/checkpoint/full-checkpoint.ts';
-import { openWeights } from '../../engine/checkpoint/weights-file.ts';
+import type { CheckpointKind } from '../../engine/checkpoint/stored-checkpoint.ts';
 import { StudioError } from '../../engine/errors.ts';
-import { openFileSource } from '../../engine/node/file-bytes.ts';
+import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
+import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
+import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/inspect-checkpoint.ts';
 import { UsageError } from './usage.ts';
 
-interface Tensor {
-  readonly name: string;
-  readonly dtype: string;
-  readonly shape: readonly number[];
-}
+const KINDS: readonly string[] = ['full', 'sharded', 'safetensors'] satisfies CheckpointKind[];
 
-/** What `checkpoint inspect` says of a file. */
-interface Inspection {
-  readonly file: string;
-  readonly bytes: number;
-  readonly format: 'torch' | 'safetensors';
-  readonly params: number;
-  readonly tensors: readonly Tensor[];
-  readonly optimizers: readonly { readonly key: string; readonly parameters: number; readonly groups: unknown }[];
-  readonly iter: number | null;
-  readonly config: unknown;
-}
-
-/** `checkpoint inspect FILE [--json]`: what a file holds; nothing in it is executed. Returns the exit code. */
+/**
+ * `checkpoint inspect|verify FILE [--json]` and `checkpoint convert FILE TO`: what a checkpoint holds, whether it is whole,
+ * and the same in another form. FILE is a file or a sharded folder; nothing in it is executed. Returns the exit code.
+ */
 export async function checkpoint(args: string[]): Promise<number> {
   const { values, positionals } = parseArgs({
     args,
     allowPositionals: true,
-    options: { json: { type: 'boolean', default: false } },
+    options: { json: { type: 'boolean', default: false }, format: { type: 'string' }, ranks: { type: 'string' } },
   });
-  const [action, file, ...rest] = positionals;
-  if (action === 'verify' || action === 'convert')
-    throw new StudioError('not-built-yet', `checkpoint ${action} is not built yet`);
-  if (action !== 'inspect' || file === undefined || rest.length)
-    throw new UsageError('checkpoint inspect takes one FILE');
-  const found = await inspect(file);
-  process.stdout.write(`${values.json ? JSON.stringify(found, null, 2) : toText(found)}\n`);
+  const [action, path, target, ...rest] = positionals;
+  const takesTarget = action === 'convert';
+  if (!['inspect', 'verify', 'convert'].includes(action) || path === undefined || rest.length)
+    throw new UsageError('checkpoint takes inspect, verify or convert, and one FILE');
+  if (takesTarget !== (target !== undefined))
+    throw new UsageError(takesTarget ? 'checkpoint convert takes FILE and TO' : `checkpoint ${action} takes one FILE`);
+  if (!takesTarget && (values.format !== undefined || values.ranks !== undefined))
+    throw new UsageError('--format and --ranks are of checkpoint convert');
+  const say = (found: object, text: string) =>
+    process.stdout.write(`${values.json ? JSON.stringify(found, null, 2) : text}\n`);
+  if (action === 'inspect') {
+    const found = await inspectCheckpoint(path);
+    say({ file: path, format: found.kind, ...found }, toText(path, found));
+  } else if (action === 'verify') {
+    const { kind, digests } = await verifyCheckpoint(path);
+    const how = digests
+      ? 'each file is what its sha256 says'
+      : 'no sha256 is beside it; what its format has to check fits';
+    say({ file: path, format: kind, digests, whole: true }, `${path}: ${kind}, ${how}`);
+  } else {
+    const to = resolve(target);
+    const kind = kindOf(values.format, target);
+    const { dropped } = await convertCheckpointPath({ from: path, to, kind, ranks: ranksOf(values.ranks, kind) });
+    const left = dropped.length ? `; left out, since this form has no room for it: ${dropped.join(', ')}` : '';
+    say({ file: target, format: kind, dropped }, `${target}: ${kind}${left}`);
+  }
   return 0;
 }
 
-async function inspect(file: string): Promise<Inspection> {
-  const source = await openFileSource(file);
-  try {
-    const weights = await openWeights(source);
-    const tensors = weights.names.map((name) => ({ name, dtype: weights.dtype(name), shape: weights.shape(name) }));
-    const full = weights.format === 'torch' ? await readFullCheckpoint(source) : null;
-    return {
-      file,
-      bytes: source.bytes,
-      format: weights.format,
-      params: tensors.reduce((sum, { shape }) => sum + shape.reduce((count, extent) => count * extent, 1), 0),
-      tensors,
-      optimizers: full ? describeOptimizers(full) : [],
-      iter: full?.iter ?? null,
-      config: full?.config ?? null,
-    };
-  } finally {
-    await source.close();
-  }
+function kindOf(format: string | undefined, target: string): CheckpointKind {
+  if (format !== undefined && !KINDS.includes(format)) throw new UsageError(`--format is one of ${KINDS.join(', ')}`);
+  if (format !== undefined) return format as CheckpointKind;
+  if (/\.safetensors$/i.test(target)) return 'safetensors';
+  return /\.(ckpt|pt|pth|bin)$/i.test(target) ? 'full' : 'sharded';
 }
 
-function describeOptimizers({ optimizers }: StoredCheckpoint) {
-  return optimizers.map(({ key, state, groups }) => ({ key, parameters: state.size, groups }));
+function ranksOf(text: string | undefined, kind: CheckpointKind): number | undefined {
+  if (text === undefined) return undefined;
+  const ranks = Number(text);
+  if (kind !== 'sharded') throw new UsageError('--ranks is for a sharded folder');
+  if (!Number.isInteger(ranks) || ranks < 1 || ranks > 1024)
+    throw new StudioError('invalid-config', `--ranks: ${text} is no number of ranks from 1 to 1024`);
+  return ranks;
 }
 
-function toText({ file, bytes, format, params, tensors, optimizers, iter, config }: Inspection): string {
+function toText(path: string, found: CheckpointInspection): string {
+  const { kind, bytes, files, params, tensors, optimizers, iter, samples, config } = found;
   const width = Math.max(0, ...tensors.map(({ name }) => name.length));
+  const count = (value: number) => value.toLocaleString('en');
   return [
-    `${file}: ${format}, ${bytes.toLocaleString('en')} bytes`,
-    `${tensors.length} tensors, ${params.toLocaleString('en')} elements`,
-    ...tensors.map(({ name, dtype, shape }) => `  ${name.padEnd(width)}  ${dtype}  [${shape.join(', ')}]`),
-    ...optimizers.map(({ key, parameters }) => `${key}: state of ${parameters} parameters`),
+    `${path}: ${kind}, ${count(bytes)} bytes in ${files.length === 1 ? 'one file' : `${files.length} files`}`,
+    `${tensors.length} tensors, ${count(params)} parameters`,
+    ...tensors.map(({ name, dtype, shape, parts }) => {
+      const where = parts.length > 1 ? `  in ${parts.length} chunks` : '';
+      return `  ${name.padEnd(width)}  ${dtype}  [${shape.join(', ')}]${where}`;
+    }),
+    ...optimizers.map(
+      ({ key, parameters, groups }) => `${key}: state of ${parameters} parameters, ${groups.length} group(s)`,
+    ),
     ...(iter === null ? [] : [`iter ${iter}`]),
+    ...(samples === null ? [] : [`samples ${samples}`]),
     ...(config === null ? [] : [`config ${JSON.stringify(config)}`]),
   ].join('\n');
 }

@@ -41,7 +41,7 @@ ${more}`;
 
 async function writeRun(more: string): Promise<string> {
   const batch = (seed: number) => ({ input: [1, 2, 3, seed], target: [2, 3, 4, seed] });
-  await writeFile(join(folder, 'batches.json'), JSON.stringify([1, 2, 3].map((n) => [batch(n), batch(n + 3)])));
+  await writeFile(join(folder, 'batches.json'), JSON.stringify([3, 2, 1].map((n) => [batch(n), batch(n + 3)])));
   await writeFile(join(folder, 'run.yaml'), small(more));
   return 'run.yaml';
 }
@@ -70,7 +70,7 @@ describe('train', () => {
     const end = events.at(-1);
     expect(end).toMatchObject({ event: 'end', status: 'finished', checkpoints: [{ format: 'full', step: 3 }] });
     const inspected = await studio('checkpoint', 'inspect', 'out/checkpoints/step-000003.ckpt', '--json');
-    expect(JSON.parse(inspected.out)).toMatchObject({ format: 'torch', iter: 3, optimizers: [{ key: 'optimizer' }] });
+    expect(JSON.parse(inspected.out)).toMatchObject({ format: 'full', iter: 3, optimizers: [{ key: 'optimizer' }] });
     const weights = JSON.parse((await studio('checkpoint', 'inspect', 'w.safetensors', '--json')).out);
     expect(weights.format).toBe('safetensors');
     const plan = JSON.parse((await studio('plan', config, '--json')).out);
@@ -127,6 +127,63 @@ describe('sample', () => {
   });
 });
 
+describe('checkpoint', () => {
+  it('converts a checkpoint through every form and back to the same tensors; each verifies', async () => {
+    const from = join(testdata, 'demo-transformer', 'dcp_fsdp1_ws2');
+    for (const [source, target, ...more] of [
+      [from, 'a.ckpt'],
+      ['a.ckpt', 'folder', '--ranks', '3'],
+      ['folder', 'b.ckpt'],
+      ['b.ckpt', 'c.safetensors'],
+    ]) {
+      expect((await studio('checkpoint', 'convert', source, target, ...more)).err).toBe('');
+      expect(await studio('checkpoint', 'verify', target)).toMatchObject({
+        code: 0,
+        out: expect.stringContaining('sha256'),
+      });
+    }
+    const inspect = async (path: string) => JSON.parse((await studio('checkpoint', 'inspect', path, '--json')).out);
+    const [a, folderOf3, b, c] = await Promise.all(['a.ckpt', 'folder', 'b.ckpt', 'c.safetensors'].map(inspect));
+    expect([a.format, folderOf3.format, c.format]).toEqual(['full', 'sharded', 'safetensors']);
+    expect(b.tensors).toHaveLength(a.tensors.length);
+    expect(c.params).toBe(a.params);
+    expect(folderOf3.tensors[0].parts).toHaveLength(3);
+    expect(await readFile(join(folder, 'b.ckpt'))).toEqual(await readFile(join(folder, 'a.ckpt')));
+    expect((await studio('checkpoint', 'convert', from, 'a.ckpt')).err).toMatch(/a.ckpt exists/);
+  });
+
+  it('names the file that changed', async () => {
+    const from = join(testdata, 'demo-transformer', 'dcp_fsdp2_ws2');
+    await studio('checkpoint', 'convert', from, 'folder', '--ranks', '2');
+    const file = join(folder, 'folder', '__1_0.distcp');
+    const bytes = await readFile(file);
+    bytes[bytes.length >> 1] ^= 1;
+    await writeFile(file, bytes);
+    expect(await studio('checkpoint', 'verify', 'folder')).toMatchObject({
+      code: 1,
+      err: expect.stringContaining('__1_0.distcp'),
+    });
+  });
+
+  it('training goes on from the latest in its folder, and from one by name', async () => {
+    const config = await writeRun('trainer: { steps: 2 }\ncheckpoint: { every: 1 }');
+    expect((await studio('train', config, '--out', 'out')).code).toBe(0);
+    await writeRun('trainer: { steps: 3 }\ncheckpoint: { resume: latest }');
+    const again = await studio('train', config, '--out', 'out', '--report', 'r.jsonl');
+    expect(again).toMatchObject({ code: 0 });
+    const events = (await readFile(join(folder, 'r.jsonl'), 'utf8'))
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(events.flatMap((e) => (e.event === 'step' && e.rank === 0 ? [e.step] : []))).toEqual([2]);
+    expect(events.at(-1).checkpoints).toMatchObject([{ step: 3, format: 'sharded' }]);
+    await writeRun('trainer: { steps: 3 }\ncheckpoint: { resume: out/checkpoints/step-000001 }');
+    expect(await studio('train', config, '--out', 'other')).toMatchObject({ code: 0 });
+    await writeRun('trainer: { steps: 3 }\ncheckpoint: { resume: latest }');
+    expect((await studio('train', config, '--out', 'none')).err).toMatch(/latest finds no whole checkpoint in none/);
+  });
+});
+
 describe('the command line', () => {
   it('says how it is used, and ends with 2 when it was used otherwise', async () => {
     expect(await studio('help')).toMatchObject({ code: 0, out: expect.stringContaining('train CONFIG') });
@@ -137,12 +194,12 @@ describe('the command line', () => {
       ['train', 'a', 'b'],
       ['train', 'a', '--nope'],
       ['checkpoint', 'inspect'],
+      ['checkpoint', 'inspect', 'a', 'b'],
+      ['checkpoint', 'convert', 'a'],
+      ['checkpoint', 'convert', 'a', 'b', '--format', 'zip'],
     ])
       expect((await studio(...args)).code, args.join(' ')).toBe(2);
-    for (const args of [
-      ['train', 'a', '--trace', 'f'],
-      ['checkpoint', 'convert', 'x'],
-    ])
+    for (const args of [['train', 'a', '--trace', 'f']])
       expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('not built yet') });
   });
 

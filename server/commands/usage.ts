@@ -8,10 +8,12 @@ export const USAGE = `Usage: npm run -s studio -- COMMAND
       tensor's life on the device at a cost in speed.
   plan CONFIG [--adapter NAME] [--json]
       Memory by category and phase, its peak and where, and a time estimate. Touches no GPU.
-  devices [--json]
+  devices [--json] [--calibrate]
       The adapters found, with what each offers.
-  checkpoint inspect FILE [--json]
-      What a .ckpt, .pt or .safetensors file holds. Executes nothing in it.
+  checkpoint inspect|verify|convert FILE [TO] [--format full|sharded|safetensors] [--ranks N] [--json]
+      FILE is a .ckpt, .pt or .safetensors file or a sharded folder; nothing in it is executed. inspect: what it holds.
+      verify: reads all of it against its digests, or against what its format has to check. convert: writes it as TO, in
+      the form that TO's name says if --format does not, a folder in the files of N ranks. Nothing is overwritten.
   sample CHECKPOINT --prompt TEXT|--tokens IDS [--count 20] [--temperature 0] [--top-k K] [--seed 0]
          [--adapter interpreter] [--config CONFIG] [--json]
       Continues TEXT (in the words of the run's corpus, or in GPT-2's tokens) or IDS from a checkpoint of GPT-2 or
