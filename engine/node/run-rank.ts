@@ -9,6 +9,7 @@ import type { Model } from '../model/model.ts';
 import { adapterProfile, openDevice } from '../runtime/device.ts';
 import { Executor } from '../runtime/executor.ts';
 import { type CompiledRun, compileRun } from '../schedule/compile.ts';
+import { refuseOverBudget } from '../schedule/budget.ts';
 import { predictionOf } from '../schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles } from '../schedule/profile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
@@ -152,21 +153,15 @@ function announce(
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
   for (const note of startNotes(config, origin)) log(note);
-  const { memoryBudgetMiB } = config;
-  if (memoryBudgetMiB !== null && peakBytes > memoryBudgetMiB * 2 ** 20) refuseBudget(run, peakBytes, memoryBudgetMiB);
+  refuseOverBudget(config, run, profile);
 }
 
-function refuseBudget(run: CompiledRun, peakBytes: number, budgetMiB: number): never {
-  const needMiB = Math.ceil(peakBytes / 2 ** 20);
-  throw new StudioError(
-    'out-of-memory',
-    `memoryBudgetMiB: a rank needs ${needMiB} MiB and may have ${budgetMiB}. Use more devices, FULL_SHARD, or a smaller ` +
-      'model or batch',
-    { rank: run.rank, needBytes: peakBytes, budgetMiB },
-  );
+function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: AdapterProfile): string {
+  const rates = calibrated ? "this adapter's calibrated rates" : 'built-in rates, for devices --calibrate was not run';
+  return `a step is estimated at ${((estimateMs ?? 0) / 1000).toPrecision(2)} s, most of it ${RESOURCE_WORDS[boundBy]}, by ${rates}`;
 }
 
-async function openPlace({ adapterId, ranks, recordTouches }: WorkerStart): Promise<Place> {
+async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: WorkerStart): Promise<Place> {
   const recorder = () => (recordTouches ? { recorder: new Recorder() } : {});
   if (adapterId === 'interpreter')
     return {

@@ -139,6 +139,8 @@ export function fittingSettings(
   const found: FittingSettings[] = [];
   for (const settings of thriftierSettings(config, input.model.blockClasses)) {
     if (found.length === most) break;
+    // What fits with less changed is said already.
+    if (found.some((fit) => Object.entries(fit.settings).every(([path, value]) => settings[path] === value))) continue;
     const changed = withSettings(config, settings);
     const peakBytes = changed && reservedBytesOf(changed, input, 'data.batchSize' in settings);
     if (peakBytes !== null && peakBytes <= memoryBudgetMiB * MiB) found.push({ settings, peakBytes });

@@ -6,6 +6,8 @@ import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
 import { prepareCorpus } from '../../engine/node/corpus.ts';
 import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
+import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
+import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
 import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import { readConfigFile } from './config-file.ts';
@@ -25,7 +27,8 @@ export async function plan(args: string[]): Promise<number> {
   const profile = await profileFor(values.adapter ?? config.adapter);
   const { vocabSize, shapes } = await describeData(config);
   const prediction = planExperiment(config, profile, vocabSize, shapes);
-  process.stdout.write(`${values.json ? toJson(prediction) : toText(config, profile, prediction)}\n`);
+  const over = budgetVerdict(config, profile, vocabSize, shapes);
+  process.stdout.write(`${values.json ? toJson(prediction, over) : toText(config, profile, prediction, over)}\n`);
   return 0;
 }
 
@@ -58,13 +61,16 @@ async function describeData(config: ExperimentConfig) {
   return { vocabSize: (await prepareCorpus(data, corpora)).vocabSize, shapes };
 }
 
-function toJson(prediction: Prediction): string {
+/** What does not fit, and what would; null where the config fits or has no budget. */
+type Over = ReturnType<typeof budgetVerdict>;
+
+function toJson(prediction: Prediction, over: Over): string {
   // The timeline and the steps are what the studio draws; a program that wants them can have them too.
-  return JSON.stringify(prediction, null, 2);
+  return JSON.stringify({ ...prediction, overBudget: over }, null, 2);
 }
 
-function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction): string {
-  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes, estimateMs } = prediction;
+function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction, over: Over): string {
+  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes } = prediction;
   const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
   const budget = config.memoryBudgetMiB;
   const head = ['', 'peak', ...phases.map(({ phase }) => phase)];
@@ -74,8 +80,11 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     ...phases.map((phase) => mib(phase.byCategory[category])),
   ]);
   const total = ['live', mib(liveBytes), ...phases.map((phase) => mib(phase.liveBytes))];
-  const fits =
-    budget === null ? [] : [`${peakBytes <= budget * 2 ** 20 ? 'fits' : 'does not fit'} memoryBudgetMiB ${budget}`];
+  const fits = over
+    ? ['does not fit', overflowMessage(over.overflow, over.fitting)]
+    : budget === null
+      ? []
+      : [`fits memoryBudgetMiB ${budget}`];
   return [
     `${config.name}: ${params.toLocaleString('en')} parameters, ${world} ranks, planned for ${profile.name}`,
     `reserved ${mib(peakBytes)} MiB per rank; live at most ${mib(liveBytes)} MiB, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
