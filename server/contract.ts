@@ -88,6 +88,16 @@ export const DeviceList = z.strictObject({
       features: z.array(z.string()),
       limits: z.record(z.string(), z.number()),
       busy: z.string().nullable(),
+      /** Rates that `devices --calibrate` measured, for the time estimate. */
+      rates: z
+        .strictObject({
+          flopsPerSecond: z.number(),
+          memoryBytesPerSecond: z.number(),
+          hostBytesPerSecond: z.number(),
+          dispatchSeconds: z.number(),
+          copySeconds: z.number(),
+        })
+        .nullable(),
     }),
   ),
   error: z.string().nullable(),

@@ -12,7 +12,10 @@ export function profileFor(adapter: unknown, devices: Devices | undefined): Adap
         ? found[0]
         : found.find(({ id, name, pciId }) => adapter === id || adapter === name || adapter === pciId);
   if (!device || !hasProfileLimits(device.limits)) return builtInProfiles.software;
-  return profileOf({ name: device.name, software: device.software, limits: device.limits });
+  const { name, software, limits, rates } = device;
+  // As ranks are placed: `auto` spreads them over GPUs of one name.
+  const alike = adapter === 'auto' && !software ? found.filter((other) => other.name === name).length : 1;
+  return { ...profileOf({ name, software, limits }, rates), alike };
 }
 
 function hasProfileLimits(limits: Record<string, number>): limits is Record<string, number> & ProfileLimits {

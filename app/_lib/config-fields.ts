@@ -243,8 +243,8 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'choice',
         choices: [
           { value: 'empty', label: 'empty', hint: 'each rank makes only its own shard' },
-          { value: 'device', label: 'device' },
-          { value: 'cpu', label: 'cpu' },
+          { value: 'device', label: 'device', hint: 'its shard is made on the GPU; the same values' },
+          { value: 'cpu', label: 'cpu', hint: 'each whole parameter on the host, cut afterwards; the same values' },
         ],
       },
       {

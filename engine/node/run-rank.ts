@@ -1,3 +1,4 @@
+import { dirname } from 'node:path';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
@@ -8,9 +9,10 @@ import { buildModel } from '../model/build-model.ts';
 import type { Model } from '../model/model.ts';
 import { adapterProfile, openDevice } from '../runtime/device.ts';
 import { Executor } from '../runtime/executor.ts';
-import { type CompiledRun, compileRun } from '../schedule/compile.ts';
 import { refuseOverBudget } from '../schedule/budget.ts';
-import { predictionOf } from '../schedule/plan.ts';
+import { type CompiledRun, compileRun } from '../schedule/compile.ts';
+import { RESOURCE_WORDS } from '../schedule/cost.ts';
+import { type Prediction, predictionOf } from '../schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles } from '../schedule/profile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
 import { Recorder } from '../schedule/recorder.ts';
@@ -22,6 +24,7 @@ import { fillRank } from '../trainer/state.ts';
 import { engineReader } from '../trainer/state-reader.ts';
 import { type RankResult, trainerRegions, trainRank } from '../trainer/train-rank.ts';
 import { openAdapter } from './adapters.ts';
+import { readCalibration } from './calibration-store.ts';
 import { folderStore } from './checkpoint-store.ts';
 import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
@@ -145,13 +148,15 @@ function announce(
   { profile, adapter }: Place,
   hooks: RunHooks,
 ): void {
-  const { params, peakBytes, liveBytes, byCategory } = predictionOf(run, profile);
+  const prediction = predictionOf(run, profile);
+  const { params, peakBytes, liveBytes, byCategory } = prediction;
   const adapters = Array.from({ length: world }, () => adapter);
   hooks.emit({ event: 'start', params, world, adapters, predicted: { peakBytes, liveBytes, byCategory } });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
   if (world > 1) log(`${world} ranks share one adapter, ${adapter.name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
+  log(estimateNote(prediction, profile));
   for (const note of startNotes(config, origin)) log(note);
   refuseOverBudget(config, run, profile);
 }
@@ -172,8 +177,10 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: Work
   if (ranks.length > 1) throw new StudioError('internal', 'a worker on an adapter runs one rank');
   const { adapter, entry } = await openAdapter(adapterId);
   const open = await openDevice(adapter);
+  // In the data folder, beside the corpora.
+  const rates = await readCalibration(dirname(corpusFolder), entry);
   return {
-    profile: adapterProfile(adapter, entry.name, entry.software),
+    profile: adapterProfile(adapter, entry.name, entry.software, rates),
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
     open: async (run, mailbox) => {
       const engine = await Executor.create(run, open, mailbox, recorder());

@@ -1,5 +1,5 @@
 import { StudioError } from '../errors.ts';
-import { type AdapterProfile, profileOf } from '../schedule/profile.ts';
+import { type AdapterProfile, type AdapterRates, profileOf } from '../schedule/profile.ts';
 import { KernelCache } from './kernel-cache.ts';
 
 /** A device with what ranks that share it have in common. */
@@ -25,9 +25,14 @@ const LIMITS = [
   'minStorageBufferOffsetAlignment',
 ] as const;
 
-/** The profile of an adapter for the planner. */
-export function adapterProfile(adapter: GPUAdapter, name: string, software: boolean): AdapterProfile {
-  return profileOf({ name, software, limits: adapter.limits });
+/** The profile of an adapter for the planner, with the rates measured on it if there are any. */
+export function adapterProfile(
+  adapter: GPUAdapter,
+  name: string,
+  software: boolean,
+  rates: AdapterRates | null = null,
+): AdapterProfile {
+  return profileOf({ name, software, limits: adapter.limits }, rates);
 }
 
 /** Opens the device of an adapter. Throws StudioError `no-adapter` when it refuses. */

@@ -2,11 +2,11 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
-import { estimate } from './cost.ts';
+import { boundBy, estimate, RESOURCES } from './cost.ts';
 import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { sumCategories } from './memory.ts';
 import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
-import { type AdapterProfile, builtInProfiles, profileOf } from './profile.ts';
+import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter } from './profile.ts';
 import { CATEGORIES } from './schedule.ts';
 
 const MiB = 2 ** 20;
@@ -71,12 +71,13 @@ describe('the guide model of 1.009 billion parameters', () => {
     }
   });
 
-  it('takes longer sharded, and milliseconds to seconds on an H200', () => {
+  it('takes longer with a peer than alone, and milliseconds to seconds on an H200', () => {
     expect(ddp.estimateMs!).toBeGreaterThan(20);
     expect(fullShard.estimateMs!).toBeLessThan(10_000);
     const alone = planExperiment(guide({ devices: 1 }), h200);
-    expect(alone.estimateMs!).toBeLessThan(ddp.estimateMs!);
-    expect(ddp.estimateMs!).toBeLessThan(fullShard.estimateMs!);
+    for (const { estimateMs } of [ddp, fullShard]) expect(alone.estimateMs!).toBeLessThan(estimateMs!);
+    expect(alone.boundBy).not.toBe('hostCopies');
+    expect(ddp.boundBy).toBe('hostCopies');
   });
 });
 
@@ -167,6 +168,36 @@ describe('the time estimate', () => {
     expect(totalSeconds).toBe(Math.max(...endSeconds));
   });
 
+  it('is made of what its longest chain of waits goes into, and says what is most', () => {
+    const { totalSeconds, critical } = estimate(schedule, software);
+    expect(RESOURCES.reduce((sum, r) => sum + critical[r], 0)).toBeCloseTo(totalSeconds, 12);
+    const most = (change: Partial<AdapterProfile>) => boundBy(estimate(schedule, { ...software, ...change }).critical);
+    expect(most({ flopsPerSecond: 1e3 })).toBe('compute');
+    expect(most({ memoryBytesPerSecond: 1e3 })).toBe('memory');
+    expect(most({ dispatchSeconds: 1 })).toBe('dispatches');
+    expect(most({ hostBytesPerSecond: 1e3 })).toBe('hostCopies');
+  });
+
+  it('waits for what the peers publish when this rank does', () => {
+    const { startSeconds, endSeconds } = estimate(schedule, { ...software, hostBytesPerSecond: 1e5 });
+    for (const step of schedule.steps) {
+      const { action } = step;
+      if (action.type !== 'collect') continue;
+      const own = schedule.steps.findLast(
+        (s) => s.id < step.id && s.action.type === 'publish' && s.action.region === action.region,
+      );
+      expect(startSeconds[step.id]).toBeGreaterThanOrEqual(endSeconds[own!.id]);
+    }
+  });
+
+  it('counts ranks that share an adapter: all of a software one, of GPUs those beyond their number', () => {
+    const ranks = 4;
+    expect(ranksPerAdapter(software, ranks)).toBe(4);
+    expect(ranksPerAdapter(h200, ranks)).toBe(1);
+    expect(ranksPerAdapter({ ...h200, alike: 3 }, ranks)).toBe(2);
+    expect(estimate(schedule, software, 2).totalSeconds).toBeCloseTo(2 * estimate(schedule, software).totalSeconds, 12);
+  });
+
   it('falls as any rate of the adapter rises', () => {
     const base = estimate(schedule, software).totalSeconds;
     for (const rate of ['flopsPerSecond', 'memoryBytesPerSecond', 'hostBytesPerSecond'] as const) {
@@ -189,5 +220,8 @@ describe('a profile', () => {
     expect(gpu.maxBufferBytes).toBe(32 * 2 ** 30);
     expect(gpu.flopsPerSecond).toBe(h200.flopsPerSecond);
     expect(profileOf({ name: 'cpu', software: true, limits }).flopsPerSecond).toBe(software.flopsPerSecond);
+    const rates = { ...h200, flopsPerSecond: 5 };
+    const measured = profileOf({ name: 'a GPU', software: false, limits }, rates);
+    expect([measured.flopsPerSecond, measured.calibrated, gpu.calibrated]).toEqual([5, true, undefined]);
   });
 });

@@ -3,10 +3,10 @@ import { StudioError } from '../errors.ts';
 import { buildModel } from '../model/build-model.ts';
 import { type BatchShape, parameterCount } from '../model/model.ts';
 import { type CompiledRun, compileRun } from './compile.ts';
-import { estimate } from './cost.ts';
+import { boundBy, estimate, RESOURCES, type Resource } from './cost.ts';
 import { hostBytesOf } from './host-memory.ts';
 import { type BytesByCategory, liveBytes, sumCategories } from './memory.ts';
-import type { AdapterProfile } from './profile.ts';
+import { type AdapterProfile, ranksPerAdapter } from './profile.ts';
 import { CATEGORIES, type Lane, type StepKind, type StepPhase } from './schedule.ts';
 
 /** The most live bytes of a phase, where, and what they are. */
@@ -44,6 +44,9 @@ export interface Prediction {
     readonly phase: StepPhase;
   }[];
   readonly estimateMs: number | null;
+  /** What that time goes into along the chain of steps that wait for each other, and which of it is most. */
+  readonly estimateSplitMs: Readonly<Record<Resource, number>>;
+  readonly boundBy: Resource;
 }
 
 /** The batch shape of a corpus. Throws StudioError `invalid-config` for a batches file: its shapes are in the file. */
@@ -81,6 +84,7 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
     const atStep = own.reduce((best, s) => (totals[s.id] > totals[best] ? s.id : best), own[0].id);
     return { phase, atStep, liveBytes: totals[atStep], byCategory: live[atStep] };
   });
+  const { totalSeconds, critical } = estimate(step.schedule, profile, ranksPerAdapter(profile, run.world));
   return {
     params: parameterCount(run.model),
     world: run.world,
@@ -98,6 +102,8 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
       unit,
       phase,
     })),
-    estimateMs: estimate(step.schedule, profile).totalSeconds * 1000,
+    estimateMs: totalSeconds * 1000,
+    estimateSplitMs: Object.fromEntries(RESOURCES.map((r) => [r, critical[r] * 1000])) as Record<Resource, number>,
+    boundBy: boundBy(critical),
   };
 }

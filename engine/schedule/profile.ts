@@ -2,7 +2,7 @@
  * What the planner has to know of an adapter: plain data, kept per adapter and sent to the form. The same config on two
  * adapters with equal profiles has the same plan.
  */
-export interface AdapterProfile {
+export interface AdapterProfile extends AdapterRates {
   readonly name: string;
   readonly software: boolean;
   /** Where a binding may start in a buffer. */
@@ -11,11 +11,27 @@ export interface AdapterProfile {
   readonly maxBufferBytes: number;
   /** Most bytes that one staging slot holds. */
   readonly stagingSlotBytes: number;
-  /** Rates of the roofline by which time is estimated. */
+  /** How many adapters like it a run may spread over; as many as it has ranks if left out, and 1 for a software one. */
+  readonly alike?: number;
+  /** Whether the rates were measured on this adapter; else they are those of the nearest built-in profile. */
+  readonly calibrated?: boolean;
+}
+
+/** Rates of the roofline by which time is estimated. */
+export interface AdapterRates {
   readonly flopsPerSecond: number;
   readonly memoryBytesPerSecond: number;
+  /** Of a copy between the device and host memory, either way. */
   readonly hostBytesPerSecond: number;
+  /** Of a dispatch by itself, its part of a submit included. */
   readonly dispatchSeconds: number;
+  /** Of a copy between the device and the host by itself: submit, map, and back. */
+  readonly copySeconds: number;
+}
+
+/** How many ranks of a run share one adapter. */
+export function ranksPerAdapter({ software, alike }: AdapterProfile, world: number): number {
+  return Math.ceil(world / (software ? 1 : (alike ?? world)));
 }
 
 const MiB = 2 ** 20;
@@ -34,6 +50,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     memoryBytesPerSecond: 4e9,
     hostBytesPerSecond: 4e9,
     dispatchSeconds: 20e-6,
+    copySeconds: 500e-6,
   },
   interpreter: {
     name: 'interpreter',
@@ -46,6 +63,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     memoryBytesPerSecond: 2e9,
     hostBytesPerSecond: 4e9,
     dispatchSeconds: 1e-6,
+    copySeconds: 0,
   },
   /** One H200 through Dawn: figures measured with plain kernels. */
   h200: {
@@ -59,6 +77,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     memoryBytesPerSecond: 3.7e12,
     hostBytesPerSecond: 10e9,
     dispatchSeconds: 8e-6,
+    copySeconds: 50e-6,
   },
 };
 
@@ -69,11 +88,15 @@ export interface ProfileLimits {
   readonly maxBufferSize: number;
 }
 
-/** A profile from what an adapter says of itself, with the rates of the nearest built-in one. */
-export function profileOf(adapter: { name: string; software: boolean; limits: ProfileLimits }): AdapterProfile {
-  const rates = adapter.software ? builtInProfiles.software : builtInProfiles.h200;
+/** A profile from what an adapter says of itself, with the rates measured on it, or else of the nearest built-in one. */
+export function profileOf(
+  adapter: { name: string; software: boolean; limits: ProfileLimits },
+  rates: AdapterRates | null = null,
+): AdapterProfile {
+  const nearest = adapter.software ? builtInProfiles.software : builtInProfiles.h200;
   return {
-    ...rates,
+    ...nearest,
+    ...(rates ? { ...rates, calibrated: true } : {}),
     name: adapter.name,
     software: adapter.software,
     // Uniforms share the slab of constants, so the larger of both alignments that WebGPU guarantees is not needed here.

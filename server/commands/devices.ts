@@ -1,13 +1,42 @@
+import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { discoverAdapters } from '../../engine/node/adapters.ts';
+import { type AdapterEntry, discoverAdapters } from '../../engine/node/adapters.ts';
+import { calibrateInChild } from '../../engine/node/calibrate.ts';
+import { writeCalibration } from '../../engine/node/calibration-store.ts';
 import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
 
-/** `devices [--json]`. Returns the exit code. */
+/** `devices [--json] [--calibrate]`. Returns the exit code. */
 export async function devices(args: string[]): Promise<number> {
-  const { values } = parseArgs({ args, options: { json: { type: 'boolean', default: false } } });
+  const { values } = parseArgs({
+    args,
+    options: { json: { type: 'boolean', default: false }, calibrate: { type: 'boolean', default: false } },
+  });
   const entries = await discoverAdapters(({ icdPath, problem }) => {
     process.stderr.write(`${icdPath}: ${problem}\n`);
   });
+  if (values.calibrate) await calibrate(entries);
   process.stdout.write(`${values.json ? deviceJson(entries) : deviceTable(entries)}\n`);
   return 0;
+}
+
+/** Measures each adapter's rates, one after the other, and keeps them in the data folder, where `plan` and the studio look. */
+async function calibrate(entries: readonly AdapterEntry[]): Promise<void> {
+  const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
+  for (const entry of entries) {
+    const rates = await calibrateInChild(entry.id);
+    await writeCalibration(dataFolder, entry, rates);
+    const { flopsPerSecond, memoryBytesPerSecond, hostBytesPerSecond, dispatchSeconds, copySeconds } = rates;
+    process.stderr.write(
+      `${entry.name}: ${giga(flopsPerSecond)} GFLOP/s, memory ${giga(memoryBytesPerSecond)} GB/s, host copies ` +
+        `${giga(hostBytesPerSecond)} GB/s and ${micro(copySeconds)} µs each, ${micro(dispatchSeconds)} µs a dispatch\n`,
+    );
+  }
+}
+
+function giga(perSecond: number): string {
+  return (perSecond / 1e9).toPrecision(3);
+}
+
+function micro(seconds: number): string {
+  return (seconds * 1e6).toPrecision(3);
 }

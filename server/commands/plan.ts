@@ -4,7 +4,9 @@ import type { ExperimentConfig } from '../../engine/config.ts';
 import { createBatchesStream } from '../../engine/data/batches.ts';
 import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
+import { readCalibration } from '../../engine/node/calibration-store.ts';
 import { prepareCorpus } from '../../engine/node/corpus.ts';
+import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
 import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
 import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
 import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
@@ -36,8 +38,14 @@ export async function plan(args: string[]): Promise<number> {
 async function profileFor(wanted: string): Promise<AdapterProfile> {
   const word = wanted.toLowerCase();
   if (word === 'interpreter' || word === 'h200') return builtInProfiles[word];
-  const { name, software, limits } = findAdapter(await discoverAdapters(), wanted);
-  return profileOf({ name, software, limits: limits as Readonly<Record<string, number>> & ProfileLimits });
+  const entries = await discoverAdapters();
+  const found = findAdapter(entries, wanted);
+  const { name, software } = found;
+  const limits = found.limits as Readonly<Record<string, number>> & ProfileLimits;
+  const rates = await readCalibration(resolve(process.env.STUDIO_DATA || 'data'), found);
+  // As ranks are placed: `auto` spreads them over GPUs of one name.
+  const alike = word === 'auto' && !software ? entries.filter((entry) => entry.name === name).length : 1;
+  return { ...profileOf({ name, software, limits }, rates), alike };
 }
 
 /** The vocabulary and the distinct batch shapes of a config's data. */
@@ -90,13 +98,31 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     `reserved ${mib(peakBytes)} MiB per rank; live at most ${mib(liveBytes)} MiB, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
     ...fits,
     `host memory ${mib(hostBytes)} MiB per rank`,
-    ...(estimateMs === null
-      ? []
-      : [`about ${estimateMs < 10 ? estimateMs.toFixed(2) : Math.round(estimateMs)} ms a step`]),
+    ...estimateLines(profile, prediction),
     '',
     'MiB of the fullest rank',
     ...table([head, ...rows, total]),
   ].join('\n');
+}
+
+/** Seconds a step, and what they go into, most of all first. */
+function estimateLines(
+  { calibrated }: AdapterProfile,
+  { estimateMs, estimateSplitMs, boundBy }: Prediction,
+): readonly string[] {
+  if (estimateMs === null) return [];
+  const from = calibrated
+    ? 'the calibrated rates of this adapter'
+    : 'built-in rates (devices --calibrate measures them)';
+  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${seconds(estimateSplitMs[resource])}`);
+  return [
+    `about ${seconds(estimateMs)} s a step, bound by ${RESOURCE_WORDS[boundBy]}, by ${from}`,
+    `  of which ${split.join(', ')}`,
+  ];
+}
+
+function seconds(ms: number): string {
+  return (ms / 1000).toPrecision(2);
 }
 
 function table(rows: readonly (readonly string[])[]): string[] {

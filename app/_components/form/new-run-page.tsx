@@ -319,6 +319,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
       strategies,
       budgetMiB: typeof budget === 'number' && budget > 0 ? budget : null,
       adapterName: profile.name,
+      calibrated: profile.calibrated === true,
       offload: valueAt(settled, 'strategy.cpuOffload') === true,
       waitingFor,
     },

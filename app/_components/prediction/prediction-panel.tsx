@@ -1,6 +1,7 @@
 'use client';
 
 import type { ReactNode } from 'react';
+import { RESOURCE_WORDS, RESOURCES } from '../../../engine/schedule/cost.ts';
 import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import {
@@ -37,6 +38,8 @@ export function PredictionPanel(props: {
   adapterName: string;
   /** Whether what a rank keeps lies on the host: then its host memory is shown too. */
   offload: boolean;
+  /** Whether the rates of the time estimate were measured on this adapter. */
+  calibrated: boolean;
   /** Why nothing can be predicted just now. */
   waitingFor: string | null;
   /** Takes a strategy of `strategies` for the run. */
@@ -75,7 +78,7 @@ export function PredictionPanel(props: {
       ) : null}
       {plan ? (
         <div className={`transition-[filter] duration-200 ${stale ? 'saturate-[0.35]' : ''}`}>
-          <Peak plan={plan} offload={props.offload} />
+          <Peak plan={plan} offload={props.offload} calibrated={props.calibrated} />
           <Verdict plan={plan} budgetMiB={props.budgetMiB} fitting={fitting} onChoose={props.onChoose} />
           <Categories plan={plan} />
           <div className="mt-5">
@@ -101,7 +104,7 @@ export function PredictionPanel(props: {
   );
 }
 
-function Peak({ plan, offload }: { plan: Plan; offload: boolean }) {
+function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; calibrated: boolean }) {
   const facts = [
     ['live', formatBytes(plan.liveBytes), formatExactBytes(plan.liveBytes)],
     ['parameters', formatShortCount(plan.params), formatCount(plan.params)],
@@ -109,7 +112,8 @@ function Peak({ plan, offload }: { plan: Plan; offload: boolean }) {
     ...(offload
       ? [['host', formatBytes(plan.hostBytes), `${formatExactBytes(plan.hostBytes)} of host memory a rank`]]
       : []),
-    ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, 'from a roofline of the adapter']]),
+    ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, estimateTitle(plan, calibrated)]]),
+    ['bound by', RESOURCE_WORDS[plan.boundBy], estimateTitle(plan, calibrated)],
   ];
   return (
     <div className="mt-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
@@ -127,6 +131,13 @@ function Peak({ plan, offload }: { plan: Plan; offload: boolean }) {
       </dl>
     </div>
   );
+}
+
+/** What a step's time goes into, and where the rates are from. */
+function estimateTitle({ estimateSplitMs }: Plan, calibrated: boolean): string {
+  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`);
+  const from = calibrated ? 'rates measured on this adapter' : 'built-in rates: devices --calibrate measures them';
+  return `${split.join(', ')}; ${from}`;
 }
 
 function Verdict(props: {

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { z } from 'zod';
 import { StudioError } from '../../../engine/errors.ts';
+import { readCalibration } from '../../../engine/node/calibration-store.ts';
 import type { DeviceList } from '../../contract.ts';
 import type { Route } from '../router.ts';
 import type { Services } from '../services.ts';
@@ -10,7 +11,7 @@ const { version } = JSON.parse(readFileSync(new URL('../../../package.json', imp
 };
 
 /** What this machine has, and whether the studio is well. */
-export function machineRoutes({ adapters, scheduler, store }: Services): Route[] {
+export function machineRoutes({ adapters, scheduler, store, folder }: Services): Route[] {
   return [
     {
       method: 'GET',
@@ -26,9 +27,20 @@ export function machineRoutes({ adapters, scheduler, store }: Services): Route[]
       async handle() {
         const body: z.infer<typeof DeviceList> = { adapters: [], error: null };
         try {
-          for (const { id, name, pciId, software, features, limits } of await adapters.get()) {
+          for (const entry of await adapters.get()) {
+            const { id, name, pciId, software, features, limits } = entry;
             const busy = scheduler.held.get(id) ?? null;
-            body.adapters.push({ id, name, pciId, software, features: [...features], limits: { ...limits }, busy });
+            const rates = await readCalibration(folder.root, entry);
+            body.adapters.push({
+              id,
+              name,
+              pciId,
+              software,
+              features: [...features],
+              limits: { ...limits },
+              busy,
+              rates,
+            });
           }
         } catch (error) {
           if (!(error instanceof StudioError)) throw error;

@@ -1,0 +1,39 @@
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { builtInProfiles } from '../schedule/profile.ts';
+import { calibrateAdapter } from './calibrate.ts';
+import { readCalibration, writeCalibration } from './calibration-store.ts';
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'calibrate-'));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+const { flopsPerSecond, memoryBytesPerSecond, hostBytesPerSecond, dispatchSeconds, copySeconds } =
+  builtInProfiles.software;
+const rates = { flopsPerSecond, memoryBytesPerSecond, hostBytesPerSecond, dispatchSeconds, copySeconds };
+const adapter = { id: '10de:2335', name: 'a GPU', driver: 'one 1.0' };
+
+it('measures rates that are numbers above zero, on the bundled software GPU', async () => {
+  const measured = await calibrateAdapter('swiftshader');
+  expect(Object.keys(measured).toSorted()).toEqual(Object.keys(rates).toSorted());
+  for (const value of Object.values(measured)) {
+    expect(value).toBeGreaterThan(0);
+    expect(Number.isFinite(value)).toBe(true);
+  }
+}, 60_000);
+
+it('is kept for an adapter and its driver', async () => {
+  expect(await readCalibration(folder, adapter)).toBeNull();
+  await writeCalibration(folder, adapter, rates);
+  expect(await readCalibration(folder, adapter)).toEqual(rates);
+  expect(await readCalibration(folder, { ...adapter, driver: 'one 1.1' })).toBeNull();
+  expect(await readCalibration(folder, { ...adapter, id: '10de:2336' })).toBeNull();
+  const files = await readdir(join(folder, 'adapters'));
+  expect(files).toEqual(['10de-2335.json']);
+  await writeFile(join(folder, 'adapters', files[0]), '{"rates": 1');
+  expect(await readCalibration(folder, adapter)).toBeNull();
+});
