@@ -9,6 +9,7 @@ export interface Bench {
 
 /** Each is a file bench/NAME.ts that exports `run`. */
 const benches: Readonly<Record<string, Bench>> = {
+  optimizer: { about: "Adam's updates with foreach on and off", load: () => import('./optimizer.ts') },
   'fresh-clone': { about: 'a clean clone on a bare PATH: npm start to page', load: () => import('./fresh-clone.ts') },
   plan: { about: 'the time to plan the 1.009 B parameter model of the FSDP guide', load: () => import('./plan.ts') },
   'quick-start': {

@@ -338,7 +338,13 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
       { path: 'optimizer.momentum', of: sgd, label: 'Momentum', input: 'number' },
       { path: 'optimizer.nesterov', of: sgd, label: 'Nesterov', input: 'switch' },
       { path: 'optimizer.weightDecay', label: 'Weight decay', input: 'number' },
-      { path: 'optimizer.foreach', label: 'All parameters at once', input: 'switch', probe: false },
+      {
+        path: 'optimizer.foreach',
+        label: 'All parameters at once',
+        input: 'switch',
+        probe: false,
+        help: 'Fewer dispatches, the same memory: PyTorch’s peak with foreach does not exist here.',
+      },
       {
         path: 'lrSchedule.kind',
         label: 'Schedule',

@@ -1,0 +1,69 @@
+import { parseConfig } from '../engine/config.ts';
+import { buildModel } from '../engine/model/build-model.ts';
+import { openAdapter } from '../engine/node/adapters.ts';
+import { BufferLedger } from '../engine/runtime/buffer-ledger.ts';
+import { adapterProfile, type OpenDevice, openDevice } from '../engine/runtime/device.ts';
+import { type PreparedDispatch, prepareDispatches } from '../engine/runtime/prepare.ts';
+import { Slabs } from '../engine/runtime/slabs.ts';
+import { compileRun } from '../engine/schedule/compile.ts';
+import type { AdapterProfile } from '../engine/schedule/profile.ts';
+import { compare, line } from './measure.ts';
+
+/** The model of Lightning Fabric's FSDP guide, and one that a machine without a GPU updates in milliseconds. */
+const MODELS = {
+  guide: { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: 32 },
+  small: { kind: 'demo-transformer', vocabSize: 997, ninp: 128, nhead: 8, nhid: 512, nlayers: 4 },
+} as const;
+const RUNS = 15;
+
+/**
+ * The optimizer's part of a step, Adam on one rank: one dispatch for a unit (foreach on) against one for each parameter
+ * (off), measured in turns from the first command to the end of the work. Arguments: --adapter NAME, --model guide|small.
+ */
+export async function run(args: readonly string[]): Promise<void> {
+  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
+  const { adapter, entry } = await openAdapter(option('adapter', 'auto'));
+  const model = MODELS[option('model', entry.software ? 'small' : 'guide') as keyof typeof MODELS];
+  const profile = adapterProfile(adapter, entry.name, entry.software);
+  const open = await openDevice(adapter);
+  const [on, off] = [await prepared(open, profile, model, true), await prepared(open, profile, model, false)];
+  const { first, second, ratio } = await compare(
+    () => update(open, on),
+    () => update(open, off),
+    RUNS,
+  );
+  console.log(`${entry.name}, Adam`);
+  console.log(line(`foreach on, ${on.length} dispatches`, first));
+  console.log(line(`foreach off, ${off.length} dispatches`, second));
+  console.log(`off takes ${(1 / ratio).toFixed(2)} times as long as on`);
+  open.close();
+}
+
+/** The optimizer's dispatches of a step, over a memory of its own. */
+async function prepared(
+  open: OpenDevice,
+  profile: AdapterProfile,
+  model: (typeof MODELS)[keyof typeof MODELS],
+  foreach: boolean,
+): Promise<PreparedDispatch[]> {
+  const config = parseConfig({ model, devices: 1, strategy: 'ddp', optimizer: { kind: 'adam', foreach } });
+  const built = buildModel(config.model, model.vocabSize);
+  const compiled = compileRun({ config, model: built, shapes: [{ batch: 1, tokens: 35 }], rank: 0, profile });
+  const slabs = await Slabs.create(compiled, new BufferLedger(open.device));
+  const [step] = compiled.steps;
+  const all = await prepareDispatches(open, slabs, step);
+  return step.schedule.steps.flatMap(({ id, label }) => (label === 'adam' ? all[id] : []));
+}
+
+async function update({ device }: OpenDevice, dispatches: readonly PreparedDispatch[]): Promise<void> {
+  const encoder = device.createCommandEncoder();
+  const pass = encoder.beginComputePass();
+  for (const { pipeline, bindGroup, grid } of dispatches) {
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, bindGroup);
+    pass.dispatchWorkgroups(...grid);
+  }
+  pass.end();
+  device.queue.submit([encoder.finish()]);
+  await device.queue.onSubmittedWorkDone();
+}
