@@ -5,7 +5,6 @@ import { schemaMessage } from './schema-messages.ts';
 /**
  * The experiment, as every surface speaks it: the form edits it, the API takes it, a YAML or JSON file holds it, the
  * database keeps it and a checkpoint carries it. Field names are Fabric's, in camelCase; the defaults are always legal.
- * A legal value whose feature is not built yet passes the schema and is then refused by `parseConfig`, by name.
  */
 
 const count = z.int().min(1);
@@ -224,7 +223,7 @@ type ParseResult = { config: ExperimentConfig; problems: [] } | { config: null; 
 export function checkConfig(input: unknown): ParseResult {
   const parsed = ExperimentConfig.safeParse(withBlockClasses(input ?? {}), { reportInput: true });
   if (!parsed.success) return { config: null, problems: parsed.error.issues.flatMap((issue) => schemaProblems(issue)) };
-  const problems = [...contradictions(parsed.data), ...notBuiltYet(parsed.data)];
+  const problems = contradictions(parsed.data);
   return problems.length ? { config: null, problems } : { config: parsed.data, problems: [] };
 }
 
@@ -404,11 +403,16 @@ function refuseMesh(s: Extract<StrategyConfig, { kind: 'fsdp' }>, devices: numbe
     );
 }
 
+/** Meshes [rows, ranks in a row] of so many ranks: two rows or more, of two ranks or more. */
+export function legalMeshes(devices: number): [number, number][] {
+  const meshes: [number, number][] = [];
+  for (let shard = 2; shard <= devices / 2; shard++) if (devices % shard === 0) meshes.push([devices / shard, shard]);
+  return meshes;
+}
+
 /** The meshes of so many ranks, as the way out. */
 function meshesOf(devices: number): string {
-  const meshes: string[] = [];
-  for (let shard = 2; shard <= devices / 2; shard++)
-    if (devices % shard === 0) meshes.push(`[${devices / shard}, ${shard}]`);
+  const meshes = legalMeshes(devices).map((mesh) => `[${mesh.join(', ')}]`);
   if (meshes.length) return `devices ${devices} can be ${meshes.join(' or ')}`;
   return `devices ${devices} has no two rows of two ranks or more: use 4, 6 or 8 devices, or strategy.shardingStrategy FULL_SHARD`;
 }
@@ -424,13 +428,4 @@ function refuseCheckpoint(c: ExperimentConfig, bad: Refuse): void {
   if (checkpoint.filter?.length === 0) bad('checkpoint.filter', 'keeps nothing: name what to keep, or remove it');
   if (checkpoint.resume !== null && init.from !== null)
     bad('init.from', 'checkpoint.resume brings the weights too: remove one of the two');
-}
-
-function notBuiltYet(c: ExperimentConfig): ConfigProblem[] {
-  const problems: ConfigProblem[] = [];
-  const unless = (built: boolean, path: string, what: string) => {
-    if (!built) problems.push({ path, message: `${what} is not built yet`, code: 'not-built-yet' });
-  };
-  if (!c.precision.startsWith('bf16')) unless(c.precision === '32-true', 'precision', c.precision);
-  return problems;
 }

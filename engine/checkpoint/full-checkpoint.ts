@@ -1,4 +1,5 @@
 import { StudioError } from '../errors.ts';
+import { halfBits } from '../ops/half/half.ts';
 import type { ByteChunks, ByteSink, ByteSource } from './byte-source.ts';
 import {
   type CheckpointContent,
@@ -58,6 +59,8 @@ export interface FullCheckpoint {
   readonly iter: number;
   /** The run's ExperimentConfig. */
   readonly config: PlainValue;
+  /** What parameters and optimizer state are stored as; float32 if left out. */
+  readonly dtype?: 'float32' | 'float16';
   /** Further keys beside model, optimizer, iter and config, such as the samples consumed. */
   readonly extra?: Readonly<Record<string, PlainValue>>;
   /** Full float32 elements, row-major; asked for one at a time in the file's order: all params, then the state of each. */
@@ -91,12 +94,15 @@ function checkpointTree({ read, ...description }: FullCheckpoint): PyValue {
 
 /** The content of a run's checkpoint, as Fabric names it. `read` is asked when a writer has come to a tensor. */
 export function checkpointContent(description: CheckpointDescription, read: PartReader): CheckpointContent {
-  const { parameters, optimizer, iter, config, extra = {} } = description;
+  const { parameters, optimizer, iter, config, dtype = 'float32', extra = {} } = description;
   const content = (name: string, shape: readonly number[], part: CheckpointPart): TensorContent => ({
     kind: 'tensor-content',
-    dtype: 'float32',
+    dtype,
     shape,
-    read: (first, count) => read(name, part, first, count),
+    read: (first, count) => {
+      const floats = read(name, part, first, count);
+      return dtype === 'float16' ? asHalves(floats) : floats;
+    },
   });
   const model = new Map<string, TensorContent>();
   for (const { name, shape, tiedTo } of parameters) {
@@ -114,6 +120,14 @@ export function checkpointContent(description: CheckpointDescription, read: Part
     rest.set(key, fromPlain(value));
   }
   return { model, optimizer: optimizer && optimizerContent(parameters, optimizer, content), rest };
+}
+
+/** The same elements as halves. A chunk has whole float32 elements. */
+async function* asHalves(chunks: ByteChunks): AsyncGenerator<Uint8Array> {
+  for await (const chunk of chunks) {
+    const floats = new Float32Array(chunk.slice().buffer);
+    yield new Uint8Array(Uint16Array.from(floats, halfBits).buffer);
+  }
 }
 
 function optimizerContent(

@@ -111,6 +111,15 @@ export function samplesOf({ rest }: Pick<StoredCheckpoint, 'rest'>): number | nu
   return typeof samples === 'number' && Number.isSafeInteger(samples) && samples >= 0 ? samples : null;
 }
 
+/** Where dynamic loss scaling stood, as torch.amp.GradScaler's state_dict has it under the key `scaler`; null if nothing says so. */
+export function scalerOf({ rest }: Pick<StoredCheckpoint, 'rest'>): { scale: number; goodSteps: number } | null {
+  const scaler = rest.get('scaler');
+  if (!(scaler instanceof Map)) return null;
+  const [scale, goodSteps] = [scaler.get('scale'), scaler.get('_growth_tracker')];
+  if (typeof scale !== 'number' || !Number.isFinite(scale) || scale <= 0) return null;
+  return { scale, goodSteps: typeof goodSteps === 'number' && goodSteps >= 0 ? goodSteps : 0 };
+}
+
 /** The config of the run that wrote it, not yet checked, or null. */
 export function configOf({ rest }: Pick<StoredCheckpoint, 'rest'>): PlainValue | null {
   const config = rest.get('config');

@@ -4,13 +4,14 @@ import { readAgain } from '../comm/read-again.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { CONTROL } from '../ops/control.ts';
-import type { Kernel, Params, View } from '../ops/kernel.ts';
+import type { DType, Kernel, Params, View } from '../ops/kernel.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
 import { touches } from '../schedule/schedule.ts';
+import { asStored, fromStored, storedRange } from '../schedule/stored-floats.ts';
 import { HostTensors } from './host-tensors.ts';
 import { outcomeOf, reportOf } from './outcome.ts';
 
@@ -61,12 +62,13 @@ export class Interpreter implements RankEngine {
     data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
   ): Promise<void> {
     const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    const stored = asStored(step.schedule.tensors[range.tensor], offsetBytes, data);
     if (isHost(step, range)) {
-      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      const bytes = new Uint8Array(stored.buffer, stored.byteOffset, stored.byteLength);
       (await this.host.write(step, range)).set(bytes);
       return;
     }
-    this.view(step, range, data instanceof Float32Array ? 'f32' : 'u32').set(data);
+    this.view(step, range, stored instanceof Float32Array ? 'f32' : 'u32').set(stored);
     this.record(step, 0, SET_UP, range);
   }
 
@@ -90,8 +92,10 @@ export class Interpreter implements RankEngine {
 
   async read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
-    if (isHost(step, range)) return new Float32Array(this.host.read(step, range).slice().buffer);
-    return (this.view(step, range, 'f32') as Float32Array<ArrayBuffer>).slice();
+    const words = isHost(step, range)
+      ? new Float32Array(this.host.read(step, range).slice().buffer)
+      : (this.view(step, range, 'f32') as Float32Array<ArrayBuffer>).slice();
+    return fromStored(step.schedule.tensors[range.tensor], offsetBytes, bytes, words);
   }
 
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
@@ -196,7 +200,7 @@ export class Interpreter implements RankEngine {
     );
   }
 
-  private view(compiled: CompiledStep, range: Range, dtype: 'f32' | 'u32'): View {
+  private view(compiled: CompiledStep, range: Range, dtype: DType): View {
     const { slab, offsetBytes } = compiled.placements[range.tensor];
     const Type = dtype === 'f32' ? Float32Array : Uint32Array;
     return new Type(this.slabs[slab], offsetBytes + range.offsetBytes, range.bytes / 4);
@@ -210,7 +214,7 @@ export class Interpreter implements RankEngine {
   private stateRange(name: string, offsetBytes: number, bytes: number): { step: CompiledStep; range: Range } {
     for (const step of this.run.steps) {
       const tensor = step.schedule.tensors.find((t) => t.state && t.name === name);
-      if (tensor) return { step, range: { tensor: tensor.id, offsetBytes, bytes } };
+      if (tensor) return { step, range: storedRange(tensor, offsetBytes, bytes) };
     }
     throw new StudioError('internal', `no tensor ${name} is kept from step to step`);
   }

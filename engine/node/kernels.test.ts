@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { allCases } from '../ops/all-cases.ts';
+import { unpackHalves } from '../ops/half/half.ts';
 import {
   foldGrid,
   type Kernel,
@@ -7,6 +8,7 @@ import {
   type Params,
   pipelineKey,
   shaderSource,
+  tiledVariant,
   type View,
   writeParams,
 } from '../ops/kernel.ts';
@@ -60,7 +62,7 @@ async function dispatch(
   tiled: boolean,
 ): Promise<View[]> {
   const threads = kernel.threads(params);
-  const [x, y, z = 1] = tiled && kernel.tiled ? kernel.tiled.workgroups(params) : foldGrid(threads);
+  const [x, y, z = 1] = (tiled && tiledVariant(kernel, params)?.workgroups(params)) || foldGrid(threads);
   const buffers = views.map((view) => {
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     const buffer = device.createBuffer({ size: bufferBytes(view), usage });
@@ -109,9 +111,12 @@ function firstDifference(
   got: readonly View[],
   want: readonly View[],
 ): string | null {
+  const numbers = (view: View, operand: number) =>
+    kernel.operands[operand].dtype === 'f16' ? unpackHalves(view as Uint32Array) : view;
   for (let operand = 0; operand < want.length; operand++) {
-    for (let i = 0; i < want[operand].length; i++) {
-      const [g, w] = [got[operand][i], want[operand][i]];
+    const [gotNumbers, wantNumbers] = [numbers(got[operand], operand), numbers(want[operand], operand)];
+    for (let i = 0; i < wantNumbers.length; i++) {
+      const [g, w] = [gotNumbers[i], wantNumbers[i]];
       // Infinity or NaN: devices differ in which, and a run stops at either.
       if (!Number.isFinite(g) && !Number.isFinite(w)) continue;
       if (g === w || Math.abs(g - w) <= tolerance * Math.max(1, Math.abs(w))) continue;
@@ -125,6 +130,10 @@ test('every kernel has a case, and every tiled variant one that it fits', () => 
   const has = (kernel: Kernel, tiled: boolean) =>
     allCases.some((c) => c.kernel === kernel && (!tiled || kernel.tiled?.fits(c.params)));
   const missing = [...kernels.values()].filter((k) => !has(k, k.tiled !== undefined)).map(({ name }) => name);
+  for (const kernel of kernels.values())
+    for (const variant of kernel.tiled?.special ?? [])
+      if (!allCases.some((c) => c.kernel === kernel && tiledVariant(kernel, c.params) === variant))
+        missing.push(`${kernel.name} ${variant.name}`);
   expect(missing).toEqual([]);
 });
 

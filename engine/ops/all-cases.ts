@@ -7,6 +7,7 @@ import { cases as embeddingCases } from './embedding/embedding.cases.ts';
 import { cases as embeddingGradCases } from './embedding/embedding-grad.cases.ts';
 import { cases as fillCases } from './fill/fill.cases.ts';
 import { cases as geluCases } from './gelu/gelu.cases.ts';
+import { cases as halfCases } from './half/half.cases.ts';
 import { cases as initValuesCases } from './init-values/init-values.cases.ts';
 import type { KernelCase } from './kernel-case.ts';
 import { cases as layerNormCases } from './layer-norm/layer-norm.cases.ts';
@@ -32,6 +33,7 @@ export const allCases: readonly KernelCase[] = [
   ...crossEntropyCases,
   ...fillCases,
   ...geluCases,
+  ...halfCases,
   ...initValuesCases,
   ...layerNormCases,
   ...normCases,

@@ -22,6 +22,9 @@ export const CONTROL = {
   sqrtBiasCorrection2: 8,
   /** What gradients are multiplied by before they are used: min(1, largest norm / norm), or 1. */
   clip: 9,
+  /** With 16-mixed: what the loss's gradient is multiplied by, and how many steps in a row have been finite under it. */
+  lossScale: 10,
+  goodSteps: 11,
 } as const;
 export const CONTROL_ELEMENTS = 16;
 export const CONTROL_HOST_ELEMENTS = 2;

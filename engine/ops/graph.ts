@@ -32,6 +32,8 @@ export interface Value {
   readonly parameter?: string;
   /** For `parameter-gradient`: which reduction it goes to; 0, or with a reduction per micro-batch the micro-batch. */
   readonly round?: number;
+  /** For `activation`: a figure of a row or two, which float16 would spoil. */
+  readonly exact?: boolean;
   /** For `constant`: its contents. */
   readonly data?: Float32Array<ArrayBuffer>;
 }
@@ -68,9 +70,9 @@ export function elementsOf(shape: readonly number[]): number {
   return shape.reduce((product, extent) => product * extent, 1);
 }
 
-/** Bytes of a value. */
+/** Bytes of a value: whole words. */
 export function bytesOf(value: Pick<Value, 'shape' | 'dtype'>): number {
-  return elementsOf(value.shape) * dtypeBytes[value.dtype];
+  return Math.ceil((elementsOf(value.shape) * dtypeBytes[value.dtype]) / 4) * 4;
 }
 
 /** Where a gradient goes, and whether something is there already that must be added to. */
@@ -166,6 +168,13 @@ export class Graph {
 
   activation(name: string, shape: readonly number[], dtype: DType = 'f32'): Value {
     return this.add(this.qualified(name), shape, dtype, this.isForward() ? 'activation' : 'workspace');
+  }
+
+  /** What forward keeps of each row for backward: a mean, the logarithm of a sum. Always float32. */
+  statistics(name: string, shape: readonly number[]): Value {
+    const value = { ...this.activation(name, shape), exact: true };
+    this.values[value.id] = value;
+    return value;
   }
 
   workspace(name: string, shape: readonly number[], dtype: DType = 'f32'): Value {

@@ -1,3 +1,4 @@
+import { packHalves } from './half/half.ts';
 import type { Kernel, Params, View } from './kernel.ts';
 
 /** One shape of one kernel, on which a device's result is compared with `run`. */
@@ -6,9 +7,9 @@ export interface KernelCase {
   /** What is particular about this shape. */
   readonly name: string;
   readonly params: Params;
-  /** Elements of each operand, in the kernel's order. */
+  /** Elements of each operand, in the kernel's order. Halves are filled as numbers, then packed. */
   readonly operandElements: readonly number[];
-  /** Changes an operand before the run; `random` is uniform on [0, 1). Until then f32 is uniform on [−1, 1), u32 zero. */
+  /** Changes an operand before the run; `random` is uniform on [0, 1). Until then floats are uniform on [−1, 1), u32 zero. */
   readonly fill?: (operandIndex: number, view: View, random: () => number) => void;
   /** Largest |device − run| allowed, relative to max(1, |run|). 0: equal to the bit. */
   readonly tolerance: number;
@@ -31,8 +32,8 @@ export function caseViews(testCase: KernelCase, seed: number): View[] {
   return testCase.kernel.operands.map((operand, index) => {
     const elements = testCase.operandElements[index];
     const view: View = operand.dtype === 'u32' ? new Uint32Array(elements) : new Float32Array(elements);
-    if (operand.dtype === 'f32') for (let i = 0; i < view.length; i++) view[i] = random() * 2 - 1;
+    if (operand.dtype !== 'u32') for (let i = 0; i < view.length; i++) view[i] = random() * 2 - 1;
     testCase.fill?.(index, view, random);
-    return view;
+    return operand.dtype === 'f16' ? packHalves(view as Float32Array) : view;
   });
 }

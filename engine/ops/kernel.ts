@@ -3,10 +3,11 @@
  * parameters, so a run needs few pipelines; what must be known to the compiler is part of the variant.
  */
 
-export type DType = 'f32' | 'u32';
+/** `f16`: halves, two to a u32 (see half/half.ts). */
+export type DType = 'f32' | 'u32' | 'f16';
 
 /** Bytes of one element. */
-export const dtypeBytes: Readonly<Record<DType, number>> = { f32: 4, u32: 4 };
+export const dtypeBytes: Readonly<Record<DType, number>> = { f32: 4, u32: 4, f16: 2 };
 
 export type Access = 'read' | 'write' | 'read_write';
 
@@ -56,6 +57,10 @@ export interface Kernel {
 
 /** A variant that uses workgroup memory and barriers: a whole entry point of its own. */
 export interface TiledVariant {
+  /** What it is called in labels; `tiled` if left out. */
+  readonly name?: string;
+  /** Operands that it takes as array<vec4f>. */
+  readonly vectors?: readonly string[];
   readonly workgroupSize: readonly [number, number, number];
   /** Workgroups to dispatch, each dimension at most 65535. */
   workgroups(params: Params): readonly [number, number, number];
@@ -63,6 +68,14 @@ export interface TiledVariant {
   readonly wgsl: string;
   /** Whether this variant may be used for these parameters. */
   fits(params: Params): boolean;
+  /** Variants for particular shapes, each of which this one fits as well: the first that fits runs in its place. */
+  readonly special?: readonly TiledVariant[];
+}
+
+/** The tiled variant that runs for these parameters: a function of them alone, so that every rank runs the same. */
+export function tiledVariant({ tiled }: Kernel, params: Params): TiledVariant | undefined {
+  if (!tiled?.fits(params)) return undefined;
+  return tiled.special?.find((variant) => variant.fits(params)) ?? tiled;
 }
 
 /** Threads of a workgroup in the barrier-free variant. */
@@ -92,13 +105,20 @@ function constantsKey(kernel: Kernel, params: Params): string {
 
 /** Two dispatches with the same key share a pipeline. */
 export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean): string {
-  return [kernel.name, tiled ? 'tiled' : 'plain', constantsKey(kernel, params)].filter(Boolean).join(' ');
+  const variant = tiled ? (tiledVariant(kernel, params)?.name ?? 'tiled') : 'plain';
+  return [kernel.name, variant, constantsKey(kernel, params)].filter(Boolean).join(' ');
 }
 
 /** The whole shader of a kernel: bindings, uniform parameters, constants, body and entry point. */
 export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): string {
+  const variant = tiled ? tiledVariant(kernel, params) : undefined;
+  const elementOf = ({ name, dtype }: OperandSpec) => {
+    const four = variant?.vectors?.includes(name);
+    if (dtype === 'f16') return four ? 'vec2u' : 'u32';
+    return four ? 'vec4f' : dtype;
+  };
   const storage = kernel.operands.map(
-    (o, i) => `@group(0) @binding(${i}) var<storage, read_write> ${wgslName(o.name)}: array<${o.dtype}>;`,
+    (o, i) => `@group(0) @binding(${i}) var<storage, read_write> ${wgslName(o.name)}: array<${elementOf(o)}>;`,
   );
   const passed = passedParams(kernel);
   const fields = ['threads: u32', ...passed.map((s) => `${wgslName(s.name)}: ${s.type}`)];
@@ -111,11 +131,11 @@ export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): st
     `@group(0) @binding(${kernel.operands.length}) var<uniform> p: Params;`,
     ...constants,
   ];
-  if (tiled && kernel.tiled) {
+  if (variant) {
     return [
       ...head,
-      kernel.tiled.wgsl,
-      `@compute @workgroup_size(${kernel.tiled.workgroupSize.join(', ')})`,
+      variant.wgsl,
+      `@compute @workgroup_size(${variant.workgroupSize.join(', ')})`,
       'fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u, @builtin(local_invocation_index) index: u32) {',
       '  tile(group, local, index);',
       '}',

@@ -5,6 +5,7 @@ import { attentionGradQ } from './attention/attention-grad-q.ts';
 import { columnSum } from './column-sum/column-sum.ts';
 import { crossEntropy } from './cross-entropy/cross-entropy.ts';
 import { crossEntropyGrad } from './cross-entropy/cross-entropy-grad.ts';
+import { crossEntropyGradScaled } from './cross-entropy/cross-entropy-grad-scaled.ts';
 import { crossEntropyPartial } from './cross-entropy/cross-entropy-partial.ts';
 import { lossMean } from './cross-entropy/loss-mean.ts';
 import { dropout } from './dropout/dropout.ts';
@@ -13,6 +14,9 @@ import { embeddingGrad } from './embedding/embedding-grad.ts';
 import { fill } from './fill/fill.ts';
 import { gelu } from './gelu/gelu.ts';
 import { geluGrad } from './gelu/gelu-grad.ts';
+import { packHalf } from './half/pack-half.ts';
+import { roundHalf } from './half/round-half.ts';
+import { unpackHalf } from './half/unpack-half.ts';
 import { initNormal } from './init-values/init-normal.ts';
 import { initUniform } from './init-values/init-uniform.ts';
 import type { Kernel } from './kernel.ts';
@@ -23,10 +27,11 @@ import { layerNormResidual } from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from './matmul/matmul.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
-import { adam } from './optimizer/adam.ts';
-import { sgd } from './optimizer/sgd.ts';
-import { sgdPlain } from './optimizer/sgd-plain.ts';
+import { adam, adamHalf } from './optimizer/adam.ts';
+import { sgd, sgdHalf } from './optimizer/sgd.ts';
+import { sgdPlain, sgdPlainHalf } from './optimizer/sgd-plain.ts';
 import { stepControl } from './optimizer/step-control.ts';
+import { stepControlScaled } from './optimizer/step-control-scaled.ts';
 import { reluGrad } from './relu-grad/relu-grad.ts';
 import { rmsNorm } from './rms-norm/rms-norm.ts';
 import { rmsNormGrad } from './rms-norm/rms-norm-grad.ts';
@@ -35,7 +40,9 @@ import { rmsNormResidual } from './rms-norm/rms-norm-residual.ts';
 import { rotary } from './rotary/rotary.ts';
 import { reduceTree } from './shard/reduce-tree.ts';
 import { shardPack } from './shard/shard-pack.ts';
+import { shardPackHalf } from './shard/shard-pack-half.ts';
 import { unshard } from './shard/unshard.ts';
+import { unshardHalf } from './shard/unshard-half.ts';
 import { siluMul } from './silu-mul/silu-mul.ts';
 import { siluMulGrad } from './silu-mul/silu-mul-grad.ts';
 
@@ -59,11 +66,15 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       add,
       crossEntropy,
       crossEntropyGrad,
+      crossEntropyGradScaled,
       crossEntropyPartial,
       lossMean,
       fill,
       gelu,
       geluGrad,
+      packHalf,
+      roundHalf,
+      unpackHalf,
       initNormal,
       initUniform,
       layerNorm,
@@ -73,9 +84,13 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       rowSquareSums,
       treeSum,
       adam,
+      adamHalf,
       sgd,
+      sgdHalf,
       sgdPlain,
+      sgdPlainHalf,
       stepControl,
+      stepControlScaled,
       reluGrad,
       rmsNorm,
       rmsNormGrad,
@@ -86,7 +101,9 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       siluMulGrad,
       reduceTree,
       shardPack,
+      shardPackHalf,
       unshard,
+      unshardHalf,
     ] as readonly Kernel[]
   ).map((kernel) => [kernel.name, kernel]),
 );

@@ -4,7 +4,7 @@ import { readAgain } from '../comm/read-again.ts';
 import { SimulatedLink } from '../comm/simulated-link.ts';
 import { StudioError } from '../errors.ts';
 import { HostTensors } from '../interpret/host-tensors.ts';
-import { outcomeOf } from '../interpret/outcome.ts';
+import { outcomeOf, reportOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
 import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
@@ -12,6 +12,7 @@ import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import { type Action, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
+import { asStored, fromStored, storedRange } from '../schedule/stored-floats.ts';
 import { BufferLedger } from './buffer-ledger.ts';
 import { Completions } from './completions.ts';
 import type { OpenDevice } from './device.ts';
@@ -97,12 +98,13 @@ export class Executor implements RankEngine {
     data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
   ): Promise<void> {
     const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
+    const stored = asStored(step.schedule.tensors[range.tensor], offsetBytes, data);
     if (isHost(step, range)) {
-      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      const bytes = new Uint8Array(stored.buffer, stored.byteOffset, stored.byteLength);
       (await this.device(this.host.write(step, range))).set(bytes);
       return;
     }
-    this.writeNow(step, range, data);
+    this.writeNow(step, range, stored);
     // Bounds what the queue keeps of uploads that the device has not taken yet.
     await this.device(this.open.device.queue.onSubmittedWorkDone());
   }
@@ -126,19 +128,21 @@ export class Executor implements RankEngine {
 
   private async readNow(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
-    if (isHost(step, range)) return new Float32Array(this.host.read(step, range).slice().buffer);
+    const stored = step.schedule.tensors[range.tensor];
+    if (isHost(step, range))
+      return fromStored(stored, offsetBytes, bytes, new Float32Array(this.host.read(step, range).slice().buffer));
     const from = this.slabs.place(step, range);
     const staging = this.downloadStaging();
-    const values = new Float32Array(bytes / 4);
+    const values = new Float32Array(range.bytes / 4);
     const into = new Uint8Array(values.buffer);
-    for (let done = 0; done < bytes; done += staging.size) {
-      const size = Math.min(staging.size, bytes - done);
+    for (let done = 0; done < range.bytes; done += staging.size) {
+      const size = Math.min(staging.size, range.bytes - done);
       const encoder = this.open.device.createCommandEncoder();
       encoder.copyBufferToBuffer(from.buffer, from.offset + done, staging.buffer, 0, size);
       this.open.device.queue.submit([encoder.finish()]);
       await this.device(readMapped(staging.buffer, size, (mapped) => into.set(mapped, done)));
     }
-    return values;
+    return fromStored(stored, offsetBytes, bytes, values);
   }
 
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
@@ -303,8 +307,8 @@ export class Executor implements RankEngine {
       const control = await this.device(
         readMapped(to.buffer, from.size, (mapped) => new Float32Array(mapped.slice().buffer)),
       );
-      const mine = [control[CONTROL.loss], feed.stopRequested() ? 1 : 0];
-      return outcomeOf(control, await this.device(exchange(this.mailbox, action.region, mine)));
+      const said = exchange(this.mailbox, action.region, reportOf(control, feed));
+      return outcomeOf(control, await this.device(said));
     };
   }
 
@@ -344,7 +348,9 @@ export class Executor implements RankEngine {
   private stateRange(name: string, offsetBytes: number, bytes?: number): { step: CompiledStep; range: Range } {
     for (const step of this.run.steps) {
       const tensor = step.schedule.tensors.find((t) => t.state && t.name === name);
-      if (tensor) return { step, range: { tensor: tensor.id, offsetBytes, bytes: bytes ?? tensor.bytes } };
+      if (!tensor) continue;
+      if (bytes !== undefined) return { step, range: storedRange(tensor, offsetBytes, bytes) };
+      return { step, range: { tensor: tensor.id, offsetBytes, bytes: tensor.bytes } };
     }
     throw new StudioError('internal', `no tensor ${name} is kept from step to step`);
   }

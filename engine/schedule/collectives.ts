@@ -1,8 +1,14 @@
+import { packHalf } from '../ops/half/pack-half.ts';
+import { withHalves } from '../ops/half/with-halves.ts';
+import { dtypeBytes, type Kernel } from '../ops/kernel.ts';
 import { reduceTree } from '../ops/shard/reduce-tree.ts';
 import { shardPack } from '../ops/shard/shard-pack.ts';
+import { shardPackHalf } from '../ops/shard/shard-pack-half.ts';
 import { unshard } from '../ops/shard/unshard.ts';
+import { unshardHalf } from '../ops/shard/unshard-half.ts';
 import type { Draft } from './draft.ts';
 import { peersIn, type RankGroup } from './mesh.ts';
+import type { FloatType } from './precision.ts';
 import type { Dispatch, Range, StepKind, StepPhase, Tensor } from './schedule.ts';
 
 /**
@@ -57,20 +63,39 @@ function pieces(draft: Draft, { group, shardElements, host }: Sharding): Piece[]
   return list;
 }
 
-/** Regions of this rank's shard of `source`, published once a step and read `reads` times by each peer. */
+/** A flat tensor, what its floats are stored as, and what they travel as. */
+export interface Sent {
+  readonly source: Range;
+  readonly type: FloatType;
+  readonly wire: FloatType;
+}
+
+/** Regions of this rank's shard, published once a step and read `reads` times by each peer. */
 export function publishShard(
   draft: Draft,
   c: CollectiveName,
-  source: Range,
+  { source, type, wire }: Sent,
   sharding: Sharding,
   reads: number,
 ): number[] {
   return pieces(draft, sharding).map(({ begin, count }, i) => {
-    const region = draft.region(`${c.name} ${i}`, count * 4, reads, sharding.group);
-    const range = { tensor: source.tensor, offsetBytes: source.offsetBytes + begin * 4, bytes: count * 4 };
-    listPublish(draft, c, region, range, null);
+    const bytes = count * dtypeBytes[wire];
+    const region = draft.region(`${c.name} ${i}`, bytes, reads, sharding.group);
+    if (type === wire) {
+      const offsetBytes = source.offsetBytes + begin * dtypeBytes[type];
+      listPublish(draft, c, region, { tensor: source.tensor, offsetBytes, bytes }, null);
+      return region;
+    }
+    const packed = draft.whole(draft.tensor(`${c.name} packed ${i}`, bytes, 'workspace'));
+    listPublish(draft, c, region, packed, draft.dispatch(packHalf, [source, packed], { n: count, xOffset: begin }));
     return region;
   });
+}
+
+/** What places a rank's elements, stored as `from`, into a unit stored as `to`. */
+function placing(from: FloatType, to: FloatType): Kernel {
+  if (to === 'f32') return unshard;
+  return from === 'f16' ? withHalves(unshardHalf, ['source']) : unshardHalf;
 }
 
 function listPublish(draft: Draft, c: CollectiveName, region: number, source: Range, pack: Dispatch | null): void {
@@ -90,9 +115,15 @@ function listPublish(draft: Draft, c: CollectiveName, region: number, source: Ra
  * With offload: the region that is this rank's shard on the host. Peers read it piece by piece, `gathers` times a step, and
  * this rank says once a step that they may.
  */
-export function hostShardRegion(draft: Draft, name: string, sharding: Sharding, gathers: number): number {
+export function hostShardRegion(
+  draft: Draft,
+  name: string,
+  sharding: Sharding,
+  gathers: number,
+  type: FloatType,
+): number {
   const reads = Math.max(1, gathers * pieces(draft, { ...sharding, host: sharding.host ?? noTensor }).length);
-  return draft.region(name, sharding.shardElements * 4, reads, sharding.group);
+  return draft.region(name, sharding.shardElements * dtypeBytes[type], reads, sharding.group);
 }
 
 const noTensor: Tensor = { id: -1, name: '', bytes: 0, category: 'parameters', space: 'host', state: true };
@@ -103,14 +134,25 @@ const noTensor: Tensor = { id: -1, name: '', bytes: 0, category: 'parameters', s
 export function gatherFromHosts(
   draft: Draft,
   c: CollectiveName,
-  io: { host: Tensor; target: Range; sharding: Sharding; after: readonly number[]; extraReads: number },
+  io: {
+    host: Tensor;
+    /** What the host tensor, and what travels, is stored as. */
+    type: FloatType;
+    target: Range;
+    /** What the gathered unit is stored as. */
+    used: FloatType;
+    sharding: Sharding;
+    after: readonly number[];
+    extraReads: number;
+  },
 ): void {
   const sharding = { ...io.sharding, host: io.host };
   const { group } = sharding;
   for (const [i, { begin, count }] of pieces(draft, sharding).entries()) {
-    const received = draft.tensor(`${c.name} received ${i}`, group.ranks.length * count * 4, 'workspace');
+    const size = dtypeBytes[io.type];
+    const received = draft.tensor(`${c.name} received ${i}`, group.ranks.length * count * size, 'workspace');
     const place = group.ranks.map((_, rank) =>
-      draft.dispatch(unshard, [sharding.table, draft.whole(received), io.target], {
+      draft.dispatch(placing(io.type, io.used), [sharding.table, draft.whole(received), io.target], {
         segments: sharding.segments,
         begin,
         count,
@@ -118,17 +160,31 @@ export function gatherFromHosts(
         sourceOffset: rank * count,
       }),
     );
-    const inboxOffsets = peersIn(group).map(() => begin * 4);
-    const part = { tensor: io.host.id, offsetBytes: begin * 4, bytes: count * 4 };
+    const inboxOffsets = peersIn(group).map(() => begin * size);
+    const part = { tensor: io.host.id, offsetBytes: begin * size, bytes: count * size };
     const own = { part, slot: group.index };
     const region = io.host.region ?? -1;
     const { after, extraReads } = io;
-    listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, own, after, extraReads });
+    listCollect(draft, c, {
+      region,
+      sharding,
+      inboxOffsets,
+      bytes: count * size,
+      received,
+      place,
+      own,
+      after,
+      extraReads,
+    });
   }
 }
 
 interface GatherInput {
   readonly source: Range;
+  /** What the source is stored as; float32 if left out. */
+  readonly type?: FloatType;
+  /** What travels and what the target is stored as; float32 if left out. */
+  readonly used?: FloatType;
   readonly target: Range;
   readonly sharding: Sharding;
   /** See DraftStep. */
@@ -153,37 +209,43 @@ export function gather(
 function gatherPiece(
   draft: Draft,
   c: CollectiveName,
-  { source, target, sharding, after = [], extraReads = 0 }: GatherInput,
+  { source, type = 'f32', used = 'f32', target, sharding, after = [], extraReads = 0 }: GatherInput,
   { begin, count }: Piece,
   index: number,
   region: number,
   own: Piece | null = index === 0 ? { begin: 0, count: sharding.shardElements } : null,
 ): number {
   const { group } = sharding;
-  const placed = (rank: number, from: Range, first: number, n: number, sourceOffset: number) =>
-    draft.dispatch(unshard, [sharding.table, from, target], {
+  const placed = (rank: number, from: Range, fromType: FloatType, first: number, n: number, sourceOffset: number) =>
+    draft.dispatch(placing(fromType, used), [sharding.table, from, target], {
       segments: sharding.segments,
       begin: first,
       count: n,
       rank,
       sourceOffset,
     });
-  const received = receivedTensor(draft, c, group, index, count);
-  const mine = own ? [placed(group.index, source, own.begin, own.count, 0)] : [];
+  const bytes = count * dtypeBytes[used];
+  const received = receivedTensor(draft, c, group, index, bytes);
+  const mine = own ? [placed(group.index, source, type, own.begin, own.count, 0)] : [];
   const theirs = peersIn(group).map((peer, slot) =>
-    placed(group.ranks.indexOf(peer), draft.whole(received), begin, count, slot * count),
+    placed(group.ranks.indexOf(peer), draft.whole(received), used, begin, count, slot * count),
   );
   const inboxOffsets = theirs.map(() => 0);
   const place = [...mine, ...theirs];
-  return listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place, after, extraReads });
+  return listCollect(draft, c, { region, sharding, inboxOffsets, bytes, received, place, after, extraReads });
+}
+
+interface ReduceInput {
+  readonly full: Range;
+  readonly target: Range;
+  readonly sharding: Sharding;
+  readonly reduction: Reduction;
+  /** What the ranks' values travel as: as halves they must be halves already. They are added in float32. */
+  readonly wire: FloatType;
 }
 
 /** Reduce-scatter: the ranks' `full` added in the canonical tree, then scaled; this rank's shard of it to `target`. */
-export function reduceScatter(
-  draft: Draft,
-  c: CollectiveName,
-  io: { full: Range; target: Range; sharding: Sharding; reduction: Reduction },
-): void {
+export function reduceScatter(draft: Draft, c: CollectiveName, io: ReduceInput): void {
   for (const [i, piece] of pieces(draft, io.sharding).entries()) reducePiece(draft, c, io, piece, i, piece.begin);
 }
 
@@ -191,24 +253,25 @@ export function reduceScatter(
 function reducePiece(
   draft: Draft,
   c: CollectiveName,
-  io: { full: Range; target: Range; sharding: Sharding; reduction: Reduction },
+  { full, target, sharding, reduction, wire }: ReduceInput,
   { begin, count }: Piece,
   index: number,
   outOffset: number,
 ): void {
-  const { full, target, sharding, reduction } = io;
   const { group } = sharding;
   const peers = peersIn(group);
   const common = { segments: sharding.segments, begin, count, self: group.index };
-  const packed = draft.tensor(`${c.name} packed ${index}`, peers.length * count * 4, 'workspace');
-  const pack = draft.dispatch(shardPack, [sharding.table, full, draft.whole(packed)], {
+  const bytes = count * dtypeBytes[wire];
+  const packed = draft.tensor(`${c.name} packed ${index}`, peers.length * bytes, 'workspace');
+  const pack = draft.dispatch(wire === 'f16' ? shardPackHalf : shardPack, [sharding.table, full, draft.whole(packed)], {
     ...common,
     ranks: peers.length,
   });
   const region = ringRegion(draft, 'reduce', packed.bytes, group);
   listPublish(draft, c, region, draft.whole(packed), pack);
-  const received = receivedTensor(draft, c, group, index, count);
-  const reduce = draft.dispatch(reduceTree, [sharding.table, full, draft.whole(received), target], {
+  const received = receivedTensor(draft, c, group, index, bytes);
+  const adding = wire === 'f16' ? withHalves(reduceTree, ['received']) : reduceTree;
+  const reduce = draft.dispatch(adding, [sharding.table, full, draft.whole(received), target], {
     ...common,
     world: group.ranks.length,
     outOffset,
@@ -217,19 +280,15 @@ function reducePiece(
   });
   // In a peer's region, this rank's slot is its place among the ranks without that peer.
   const slotIn = (peer: number) => (group.index < group.ranks.indexOf(peer) ? group.index : group.index - 1);
-  const inboxOffsets = peers.map((peer) => slotIn(peer) * count * 4);
-  listCollect(draft, c, { region, sharding, inboxOffsets, count, received, place: [reduce], after: [] });
+  const inboxOffsets = peers.map((peer) => slotIn(peer) * bytes);
+  listCollect(draft, c, { region, sharding, inboxOffsets, bytes, received, place: [reduce], after: [] });
 }
 
 /**
  * All-reduce of one round, in place: each piece is reduced while the piece before it goes back to all ranks, so that what
  * it needs beside `full` is pieces, not a shard.
  */
-export function allReduce(
-  draft: Draft,
-  c: CollectiveName,
-  io: { full: Range; sharding: Sharding; reduction: Reduction },
-): void {
+export function allReduce(draft: Draft, c: CollectiveName, io: Omit<ReduceInput, 'target'>): void {
   const { full, sharding } = io;
   const back = { ...c, name: `${c.name} reduced` };
   const list = pieces(draft, sharding);
@@ -276,7 +335,8 @@ function listCollect(
     region: number;
     sharding: Sharding;
     inboxOffsets: readonly number[];
-    count: number;
+    /** From each source. */
+    bytes: number;
     received: Tensor;
     place: readonly Dispatch[];
     own?: { part: Range; slot: number };
@@ -299,19 +359,19 @@ function listCollect(
       region: io.region,
       peers,
       inboxOffsets: io.inboxOffsets,
-      bytesPerPeer: io.count * 4,
+      bytesPerPeer: io.bytes,
       own: io.own ?? null,
       extraReads: io.extraReads ?? 0,
       linkGBps: io.sharding.linkGBps,
-      staging: draft.stagingSlot('upload', 'comm', 2, sources * io.count * 4),
+      staging: draft.stagingSlot('upload', 'comm', 2, sources * io.bytes),
       received: draft.whole(io.received),
       place: io.place,
     },
   });
 }
 
-function receivedTensor(draft: Draft, c: CollectiveName, group: RankGroup, piece: number, count: number): Tensor {
-  return draft.tensor(`${c.name} received ${piece}`, (group.ranks.length - 1) * count * 4, 'workspace');
+function receivedTensor(draft: Draft, c: CollectiveName, group: RankGroup, piece: number, bytes: number): Tensor {
+  return draft.tensor(`${c.name} received ${piece}`, (group.ranks.length - 1) * bytes, 'workspace');
 }
 
 /** Regions that several collectives of a group take in turn; each is as large as its largest use. */

@@ -8,6 +8,7 @@ import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
 import { shardGroup } from './mesh.ts';
 import type { Clipping } from './optimizer-steps.ts';
+import { type Precision, precisionOf, withPrecision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Region, Schedule, Tensor } from './schedule.ts';
 import type { StoredGroup } from './storage.ts';
@@ -39,6 +40,7 @@ export interface CompiledRun {
   readonly rank: number;
   readonly world: number;
   readonly model: Model;
+  readonly precision: Precision;
   /** How many ranks keep the parameters in shards, and this rank's place among them. */
   readonly shards: { readonly count: number; readonly index: number };
   readonly steps: readonly CompiledStep[];
@@ -79,20 +81,23 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
   refuseUnmatchedGroups(config, model);
   const policy = wrapPolicyOf(config, model);
   const onDevice = makesValuesOnDevice(config);
+  const precision = precisionOf(config.precision);
   const draftStep = (shape: BatchShape, training: TrainingStepPlan | null) => {
-    const program = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
+    const traced = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
       checkpointing: training ? [] : config.strategy.activationCheckpointingPolicy,
       freeze: config.model.freeze,
       microBatches: training ? 1 : trainer.accumulateGradBatches,
       syncEveryMicroBatch: syncs(config),
       evaluate: training !== null,
     });
+    const program = withPrecision(traced, precision);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
       : strategyOf(config, program);
     const lowered = lower({
       program,
       strategy,
+      precision,
       training,
       optimizer,
       clipping: clippingOf(config),
@@ -137,6 +142,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     rank,
     world,
     model,
+    precision,
     shards: { count: mesh.shard, index: shardGroup(mesh, rank).index },
     steps,
     memory,

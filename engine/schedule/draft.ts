@@ -1,6 +1,7 @@
 import { StudioError } from '../errors.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
 import type { RankGroup } from './mesh.ts';
+import type { FloatType } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Action, Category, Dispatch, Lane, Range, Region, StepKind, StepPhase, Tensor } from './schedule.ts';
 
@@ -49,15 +50,15 @@ export class Draft {
     return this.add({ name, bytes, category: 'workspace', space: 'device', state: true, contents });
   }
 
-  /** A device tensor that is kept from step to step. */
-  state(name: string, bytes: number, category: Category): Tensor {
-    return this.add({ name, bytes, category, space: 'device', state: true });
+  /** A device tensor that is kept from step to step, of floats stored as `type`. */
+  state(name: string, bytes: number, category: Category, type: FloatType = 'f32'): Tensor {
+    return this.add({ name, bytes, category, space: 'device', state: true, ...storedAs(type) });
   }
 
   /** A tensor on the host that is kept from step to step; `region`: the mailbox region in which peers read it. */
-  host(name: string, bytes: number, category: Category, region?: number): Tensor {
+  host(name: string, bytes: number, category: Category, type: FloatType, region?: number): Tensor {
     const where = region === undefined ? {} : { region };
-    return this.add({ name, bytes, category, space: 'host', state: true, ...where });
+    return this.add({ name, bytes, category, space: 'host', state: true, ...where, ...storedAs(type) });
   }
 
   /** A range of the next staging slot of that direction; two slots take turns, so that one fills while the other drains. */
@@ -111,11 +112,11 @@ export class Draft {
     return { tensor: tensor.id, offsetBytes: 0, bytes: tensor.bytes };
   }
 
-  /** Elements to which a range is aligned so that a kernel can bind it. */
-  alignElements(): number {
+  /** Bytes to which a range is aligned so that a kernel can bind it. */
+  alignBytes(): number {
     const bytes = Math.max(16, this.profile.offsetAlignmentBytes);
     if (bytes % 4) throw new StudioError('internal', `an offset alignment of ${bytes} bytes is not whole elements`);
-    return bytes / 4;
+    return bytes;
   }
 
   private add<T extends Omit<Tensor, 'id'>>(tensor: T): T & { id: number; bytes: number } {
@@ -123,4 +124,8 @@ export class Draft {
     this.tensors.push(made);
     return made;
   }
+}
+
+function storedAs(type: FloatType): Pick<Tensor, 'halves'> {
+  return type === 'f16' ? { halves: true } : {};
 }

@@ -2,7 +2,11 @@ import type { OptimizerConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { batchName } from '../model/dropout-sites.ts';
 import { CONTROL_ELEMENTS, CONTROL_HOST_ELEMENTS } from '../ops/control.ts';
-import { bytesOf, type Call, elementsOf, type Role, type Value } from '../ops/graph.ts';
+import { bytesOf, type Call, type Role, type Value } from '../ops/graph.ts';
+import { packHalf } from '../ops/half/pack-half.ts';
+import { roundHalf } from '../ops/half/round-half.ts';
+import { dtypeBytes, type Kernel, type Params } from '../ops/kernel.ts';
+import type { ShardSegment } from '../ops/shard/layout.ts';
 import {
   allReduce,
   type CollectiveName,
@@ -17,8 +21,9 @@ import { Draft } from './draft.ts';
 import { NormRows } from './norm-rows.ts';
 import { listStore } from './offload.ts';
 import { type Clipping, listOptimizer } from './optimizer-steps.ts';
+import type { FloatType, Precision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
-import type { Category, Range, Region, Tensor } from './schedule.ts';
+import type { Category, Range, Region, StepPhase, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
 import { type Gather, type StrategyPlan, visitsOf } from './strategies/strategy.ts';
 import type { UnitProgram, Visit } from './unit-program.ts';
@@ -26,6 +31,7 @@ import type { UnitProgram, Visit } from './unit-program.ts';
 export interface LowerInput {
   readonly program: UnitProgram;
   readonly strategy: StrategyPlan;
+  readonly precision: Precision;
   readonly optimizer: OptimizerConfig;
   readonly clipping: Clipping;
   readonly stopOnNonFinite: boolean;
@@ -64,9 +70,9 @@ export function lower(input: LowerInput): Lowered {
   const draft = new Draft(input.rank, input.world, input.profile, training?.regions);
   const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
   const hostGathers = input.cpuOffload ? gathersOf : null;
-  const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers);
+  const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers, input.precision);
   const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
-  const rows = new NormRows(draft, program.model, strategy.mesh, groups);
+  const rows = new NormRows(draft, program.model, strategy.mesh, groups, input.precision.kept);
   const body = new Body(input, draft, groups, control, rows);
   body.list();
   if (!training) listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
@@ -118,6 +124,15 @@ interface Ending {
   readonly releases: number[];
 }
 
+/** A part of a group's parameters that a visit needs as halves and that the rank keeps whole in float32. */
+interface HalfCopy {
+  readonly group: number;
+  /** Position in the visit of the call that uses it first. */
+  readonly before: number;
+  readonly first: ShardSegment;
+  readonly endElement: number;
+}
+
 /** Forward and backward of one rank being listed. */
 class Body {
   /** What the optimizer reads of each group: its reduced gradients. */
@@ -137,7 +152,7 @@ class Body {
   private readonly firstUses: number[] = [];
   /** Visits that use each group's parameters. */
   private readonly uses: (readonly number[])[] = [];
-  private readonly place = new Map<string, { group: number; offsetBytes: number }>();
+  private readonly place = new Map<string, { group: number; segment: ShardSegment }>();
   private lastComputeStep = 0;
 
   constructor(
@@ -151,7 +166,7 @@ class Body {
     this.current = groups.map((g) => draft.whole(g.parameters));
     this.gradients = groups.map(() => []);
     groups.forEach(({ layout }, group) => {
-      for (const s of layout.segments) this.place.set(s.name, { group, offsetBytes: s.fullOffset * 4 });
+      for (const segment of layout.segments) this.place.set(segment.name, { group, segment });
     });
   }
 
@@ -206,7 +221,13 @@ class Body {
       }
       const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;
       const reads = gathersIn(this.input.training?.strategy ?? this.input.strategy, group);
-      this.regions[group] = publishShard(this.draft, name, this.draft.whole(parameters), shards!, reads);
+      this.regions[group] = publishShard(
+        this.draft,
+        name,
+        { ...this.stored(parameters), wire: this.used },
+        shards!,
+        reads,
+      );
     }
   }
 
@@ -238,13 +259,19 @@ class Body {
     ];
     this.gathered[index] = g.groups.map((number) => {
       const { group, layout, parameters, shards } = this.groups[number];
-      const target = draft.tensor(`gathered ${group.name} ${g.name}`, layout.fullElements * 4, 'gathered');
+      const target = draft.tensor(
+        `gathered ${group.name} ${g.name}`,
+        layout.fullElements * dtypeBytes[this.used],
+        'gathered',
+      );
       const c = { kind: 'all-gather', unit: group.name, phase: g.phase, name: `${group.name} ${g.name}` } as const;
       // Peers count reads by what training makes of a publication; this pass gathers once.
       const extraReads = this.input.training ? gathersIn(this.input.training.strategy, number) - 1 : 0;
       if (parameters.space === 'host') {
         gatherFromHosts(draft, c, {
           host: parameters,
+          type: this.input.precision.kept,
+          used: this.used,
           target: draft.whole(target),
           sharding: shards!,
           after,
@@ -252,9 +279,9 @@ class Body {
         });
         return target;
       }
-      const source = draft.whole(parameters);
       const regions = this.regions[number]!;
-      gather(draft, c, { source, target: draft.whole(target), sharding: shards!, regions, after, extraReads });
+      const stored = { ...this.stored(parameters), used: this.used };
+      gather(draft, c, { ...stored, target: draft.whole(target), sharding: shards!, regions, after, extraReads });
       return target;
     });
   }
@@ -269,13 +296,58 @@ class Body {
       });
     const number = this.draft.nextVisit();
     const ending = open.flatMap(({ g, index }) => this.endingsOf(g, index, visit, v));
+    const copies = this.halfCopies(visit);
     visit.calls.forEach((call, position) => {
+      for (const copy of copies) if (copy.before === position) this.listHalfCopy(copy, visit, v, number);
       this.listCall(call, visit, number);
       for (const { g, index } of open) if (g.firstVisit === v) this.firstUses[index] ??= this.lastComputeStep;
       for (const end of ending) if (end.after === position) this.listFree(end, visit, number);
     });
     // Kept to the end of a pass whose last visit does not use them.
     for (const end of ending) if (end.after < 0) this.listFree(end, visit, number);
+  }
+
+  /** What a visit uses as halves and the rank has as whole groups in float32: in each group, from the first to the last. */
+  private halfCopies({ calls }: Visit): HalfCopy[] {
+    const { precision, strategy } = this.input;
+    if (precision.kept === precision.used) return [];
+    const copies = new Map<number, HalfCopy>();
+    calls.forEach((call, before) => {
+      for (const { role, name } of call.operands) {
+        if (role !== 'parameter') continue;
+        const { group, segment } = this.place.get(name)!;
+        if (strategy.gathers.some((g) => g.groups.includes(group))) continue;
+        const known = copies.get(group) ?? { group, before, first: segment, endElement: 0 };
+        const first = segment.fullOffset < known.first.fullOffset ? segment : known.first;
+        copies.set(group, { ...known, first, endElement: Math.max(known.endElement, this.endOf(group, segment)) });
+      }
+    });
+    return [...copies.values()];
+  }
+
+  /** Where the segment after this one begins. */
+  private endOf(group: number, segment: ShardSegment): number {
+    const { segments, fullElements } = this.groups[group].layout;
+    return segments[segments.indexOf(segment) + 1]?.fullOffset ?? fullElements;
+  }
+
+  private listHalfCopy({ group, first, endElement }: HalfCopy, { phase }: Visit, v: number, visit: number): void {
+    const { draft } = this;
+    const { group: unit, parameters } = this.groups[group];
+    const n = endElement - first.fullOffset;
+    const copy = draft.tensor(`half ${unit.name} ${v}`, n * dtypeBytes[this.used], 'gathered');
+    const params = { n, xOffset: first.fullOffset };
+    this.listKernel(packHalf, [draft.whole(parameters), draft.whole(copy)], params, { phase, unit: unit.name, visit });
+    this.current[group] = { tensor: copy.id, offsetBytes: -first.fullOffset * dtypeBytes[this.used], bytes: 0 };
+  }
+
+  private get used(): FloatType {
+    return this.input.precision.used;
+  }
+
+  /** All of a tensor that is kept from step to step, with what it is stored as. */
+  private stored(tensor: Tensor): { source: Range; type: FloatType } {
+    return { source: this.draft.whole(tensor), type: this.input.precision.kept };
   }
 
   /** What of a gather ends in a visit, and after which of its calls: each group of the unit after its own last use. */
@@ -301,16 +373,23 @@ class Body {
   }
 
   private listCall(call: Call, { phase, unit }: Visit, visit: number): void {
-    const { draft } = this;
     const operands = call.operands.map((value) => this.rangeOf(value));
-    this.lastComputeStep = draft.list({
+    const { name } = this.input.program.units[unit];
+    this.lastComputeStep = this.listKernel(call.kernel, operands, call.params, { phase, unit: name, visit });
+  }
+
+  private listKernel(
+    kernel: Kernel,
+    operands: readonly Range[],
+    params: Params,
+    where: { readonly phase: StepPhase; readonly unit: string; readonly visit: number },
+  ): number {
+    return this.draft.list({
       kind: 'compute',
       lane: 'compute',
-      phase,
-      label: call.kernel.name,
-      unit: this.input.program.units[unit].name,
-      visit,
-      action: { type: 'dispatch', dispatch: draft.dispatch(call.kernel, operands, call.params) },
+      label: kernel.name,
+      ...where,
+      action: { type: 'dispatch', dispatch: this.draft.dispatch(kernel, operands, params) },
     });
   }
 
@@ -352,34 +431,60 @@ class Body {
     const c = { unit: group.name, phase: 'backward', name: `gradients ${group.name}${tag}` } as const;
     const mean = { scale: 1 / this.input.world, accumulate: round > 0 };
     let full = draft.whole(whole);
+    let wire = this.used;
+    if (wire === 'f16') {
+      // What a rank adds of its own is what it would have sent.
+      const where = { phase: c.phase, unit: group.name, visit: draft.nextVisit() };
+      this.listKernel(roundHalf, [full], { n: layout.fullElements }, where);
+    }
     if (shards && shards.group.ranks.length > 1) {
       const bytes = layout.shardElements * 4;
       if (!replicas) this.reduced[index] ??= draft.tensor(`reduced gradients ${group.name}`, bytes, 'gradients');
       const target = this.reduced[index] ?? draft.tensor(`row ${c.name}`, bytes, 'gradients');
       const reduction = replicas ? { scale: 1, accumulate: false } : mean;
       const kind = 'reduce-scatter';
-      reduceScatter(draft, { ...c, kind }, { full, target: draft.whole(target), sharding: shards, reduction });
+      reduceScatter(draft, { ...c, kind }, { full, target: draft.whole(target), sharding: shards, reduction, wire });
       full = draft.whole(target);
+      // A sum over a row is no half any more; between rows it travels whole, so that the order of additions is DDP's.
+      wire = 'f32';
     }
     if (replicas) {
       const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
       if (group.reduceAfterVisits.length === 1)
-        allReduce(draft, between, { full, sharding: replicas, reduction: mean });
-      else this.listRound(index, between, full, mean, isLast);
+        allReduce(draft, between, { full, sharding: replicas, reduction: mean, wire });
+      else this.listRound(index, between, { full, reduction: mean, wire }, isLast);
     }
     this.reduced[index] = draft.tensors[full.tensor];
-    if (isLast) this.listHostGradients(index);
+    if (!isLast) return;
+    if (this.input.precision.kept === 'f16') this.listHalfGradients(index, full);
+    this.listHostGradients(index);
+  }
+
+  /** The reduced gradients as they are kept until the optimizer. */
+  private listHalfGradients(index: number, full: Range): void {
+    const { draft } = this;
+    const { group, layout } = this.groups[index];
+    const n = layout.shardElements;
+    const halves = draft.tensor(`half gradients ${group.name}`, n * dtypeBytes.f16, 'gradients');
+    const where = { phase: 'backward', unit: group.name, visit: draft.nextVisit() } as const;
+    this.listKernel(packHalf, [full, draft.whole(halves)], { n, xOffset: 0 }, where);
+    this.reduced[index] = halves;
   }
 
   /** One of several rounds between rows: the rank's chunk of the sum is kept until the last has been added. */
-  private listRound(index: number, c: CollectiveName, full: Range, reduction: Reduction, isLast: boolean): void {
+  private listRound(
+    index: number,
+    c: CollectiveName,
+    round: { readonly full: Range; readonly reduction: Reduction; readonly wire: FloatType },
+    isLast: boolean,
+  ): void {
     const { draft } = this;
     const { group, replicas: sharding } = this.groups[index];
     if (!sharding) return;
     this.chunks[index] ??= draft.tensor(`reduced ${group.name}`, sharding.shardElements * 4, 'workspace');
     const reduced = this.chunks[index];
-    reduceScatter(draft, c, { full, target: draft.whole(reduced), sharding, reduction });
-    if (isLast) gatherReduced(draft, c, { reduced, target: full, sharding });
+    reduceScatter(draft, c, { ...round, target: draft.whole(reduced), sharding });
+    if (isLast) gatherReduced(draft, c, { reduced, target: round.full, sharding });
   }
 
   /** With offload the norm's row sums are taken while the gradients are on the device; then they are stored. */
@@ -393,10 +498,11 @@ class Body {
 
   private rangeOf(value: Value): Range {
     if (value.role === 'parameter' || value.role === 'parameter-gradient') {
-      const { group, offsetBytes } = this.place.get(value.role === 'parameter' ? value.name : value.parameter!)!;
+      const { group, segment } = this.place.get(value.role === 'parameter' ? value.name : value.parameter!)!;
+      const offsetBytes = segment.fullOffset * dtypeBytes[value.dtype];
       const base =
         value.role === 'parameter' ? this.current[group] : this.draft.whole(this.gradientsOf(group, value.round ?? 0));
-      return { tensor: base.tensor, offsetBytes: base.offsetBytes + offsetBytes, bytes: elementsOf(value.shape) * 4 };
+      return { tensor: base.tensor, offsetBytes: base.offsetBytes + offsetBytes, bytes: bytesOf(value) };
     }
     let tensor = this.tensors.get(value.id);
     if (!tensor && value.role !== 'control') {

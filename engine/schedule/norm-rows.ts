@@ -1,10 +1,12 @@
 import type { Model } from '../model/model.ts';
+import { withHalves } from '../ops/half/with-halves.ts';
 import { rowSquareSums } from '../ops/norm/row-square-sums.ts';
 import { rowSumLayout, type ShardLayout } from '../ops/shard/layout.ts';
 import { unshard } from '../ops/shard/unshard.ts';
 import { gather, publishShard } from './collectives.ts';
 import type { Draft } from './draft.ts';
 import { type Mesh, shardGroup } from './mesh.ts';
+import type { FloatType } from './precision.ts';
 import type { StepPhase, Tensor } from './schedule.ts';
 import { constantTable, rowOrder, type StoredGroup, shardingOf } from './storage.ts';
 
@@ -22,8 +24,10 @@ export class NormRows {
     private readonly model: Model,
     private readonly mesh: Mesh,
     private readonly groups: readonly StoredGroup[],
+    /** What the reduced gradients are stored as. */
+    private readonly type: FloatType,
   ) {
-    const align = draft.alignElements();
+    const align = draft.alignBytes() / 4;
     let rows = 0;
     for (const { group, layout } of groups) {
       this.starts.push(rows);
@@ -40,6 +44,7 @@ export class NormRows {
     const rows = { tensor: this.local.id, offsetBytes: this.starts[index] * 4, bytes: layout.localRows * 4 };
     const { index: rank } = shardGroup(this.mesh, draft.rank);
     const params = { segments: layout.segments.length, totalRows: layout.localRows, rank };
+    const kernel = this.type === 'f16' ? withHalves(rowSquareSums, ['shard']) : rowSquareSums;
     draft.list({
       kind: 'optimizer',
       lane: 'compute',
@@ -49,7 +54,7 @@ export class NormRows {
       visit,
       action: {
         type: 'dispatch',
-        dispatch: draft.dispatch(rowSquareSums, [table, draft.whole(gradients), rows], params),
+        dispatch: draft.dispatch(kernel, [table, draft.whole(gradients), rows], params),
       },
     });
   }
@@ -65,7 +70,7 @@ export class NormRows {
     const all = draft.tensor('norm rows', totalRows * 4, 'workspace');
     const c = { kind: 'all-gather', unit: 'root', phase: 'optimizer', name: 'norm rows' } as const;
     if (this.mesh.shard > 1) {
-      const regions = publishShard(draft, c, draft.whole(local!), sharding, 1);
+      const regions = publishShard(draft, c, { source: draft.whole(local!), type: 'f32', wire: 'f32' }, sharding, 1);
       gather(draft, c, { source: draft.whole(local!), target: draft.whole(all), sharding, regions });
       return all;
     }

@@ -1,15 +1,18 @@
 import type { OptimizerConfig } from '../config.ts';
 import { matchesPattern } from '../model/name-pattern.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
+import { dtypeBytes } from '../ops/kernel.ts';
 import { TREE_SUM_INPUTS, treeSum } from '../ops/norm/tree-sum.ts';
-import { adam } from '../ops/optimizer/adam.ts';
-import { sgd } from '../ops/optimizer/sgd.ts';
-import { sgdPlain } from '../ops/optimizer/sgd-plain.ts';
+import { adam, adamHalf } from '../ops/optimizer/adam.ts';
+import { sgd, sgdHalf } from '../ops/optimizer/sgd.ts';
+import { sgdPlain, sgdPlainHalf } from '../ops/optimizer/sgd-plain.ts';
 import { stepControl } from '../ops/optimizer/step-control.ts';
+import { stepControlScaled } from '../ops/optimizer/step-control-scaled.ts';
 import type { ShardLayout } from '../ops/shard/layout.ts';
 import type { Draft } from './draft.ts';
 import type { NormRows } from './norm-rows.ts';
 import { listHostCopy } from './offload.ts';
+import type { Precision } from './precision.ts';
 import type { HostCopy, Range, Tensor } from './schedule.ts';
 import type { StoredGroup } from './storage.ts';
 
@@ -23,6 +26,7 @@ export interface OptimizerInput {
   readonly draft: Draft;
   readonly optimizer: OptimizerConfig;
   readonly clipping: Clipping;
+  readonly precision: Precision;
   readonly stopOnNonFinite: boolean;
   readonly steps: number;
   readonly groups: readonly StoredGroup[];
@@ -57,7 +61,8 @@ export function listOptimizer(input: OptimizerInput): void {
   const total = listTreeSum(draft, compute, all);
   const corrections = biasCorrections(optimizer, input.steps);
   const table = draft.constant('bias corrections', corrections.byteLength, corrections);
-  compute(stepControl, [draft.whole(control), draft.whole(total), draft.whole(table)], {
+  const decide = input.precision.scalesLoss ? stepControlScaled : stepControl;
+  compute(decide, [draft.whole(control), draft.whole(total), draft.whole(table)], {
     entries: corrections.length / 2,
     stopOnNonFinite: input.stopOnNonFinite ? 1 : 0,
     maxNorm: clipping.maxNorm ?? 0,
@@ -71,14 +76,14 @@ export function listOptimizer(input: OptimizerInput): void {
 }
 
 function listUpdate(
-  { draft, control, optimizer, clipping }: OptimizerInput,
+  { draft, control, optimizer, clipping, precision }: OptimizerInput,
   visit: number,
   stored: TrainedGroup,
 ): void {
   const tensors = [stored.parameters, ...Object.values(stored.state), stored.gradients, control];
   const operands = tensors.map((t) => draft.whole(t));
   for (const run of updateRuns(stored.layout, optimizer)) {
-    const { kernel, params } = updateOf(optimizer, run, clipping);
+    const { kernel, params } = updateOf(optimizer, run, clipping, precision);
     listCompute(draft, visit, stored.group.name, kernel, operands, params);
   }
 }
@@ -88,20 +93,21 @@ function listUpdate(
  * that the links are kept busy (ZeRO-Offload, Ren et al. 2021, with the update left to the device).
  */
 function listOffloadedUpdate(input: OptimizerInput, stored: StoredGroup, hostGradients: Tensor): void {
-  const { draft, control, optimizer, clipping } = input;
+  const { draft, control, optimizer, clipping, precision } = input;
+  const size = dtypeBytes[precision.kept];
   const { group, layout } = stored;
   const kept = [stored.parameters, ...Object.values(stored.state)];
   const hosts = [...kept, hostGradients];
-  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / hosts.length / 4) * 4);
+  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / size / hosts.length / 4) * 4);
   const windows: { begin: number; n: number }[] = [];
   for (let begin = 0; begin < layout.shardElements; begin += most)
     windows.push({ begin, n: Math.min(most, layout.shardElements - begin) });
   const part = (host: Tensor, device: Tensor, { begin, n }: { begin: number; n: number }): HostCopy => ({
-    host: { tensor: host.id, offsetBytes: begin * 4, bytes: n * 4 },
-    device: { tensor: device.id, offsetBytes: 0, bytes: n * 4 },
+    host: { tensor: host.id, offsetBytes: begin * size, bytes: n * size },
+    device: { tensor: device.id, offsetBytes: 0, bytes: n * size },
   });
   const fetched = windows.map((w, i) =>
-    hosts.map((host) => draft.tensor(`window ${i} ${host.name}`, w.n * 4, host.category)),
+    hosts.map((host) => draft.tensor(`window ${i} ${host.name}`, w.n * size, host.category)),
   );
   const fetch = (i: number) =>
     listHostCopy(
@@ -121,7 +127,12 @@ function listOffloadedUpdate(input: OptimizerInput, stored: StoredGroup, hostGra
       const from = Math.max(run.offset, begin);
       const to = Math.min(run.offset + run.n, begin + n);
       if (from >= to) continue;
-      const { kernel, params } = updateOf(optimizer, { ...run, offset: from - begin, n: to - from }, clipping);
+      const { kernel, params } = updateOf(
+        optimizer,
+        { ...run, offset: from - begin, n: to - from },
+        clipping,
+        precision,
+      );
       listCompute(draft, visit, group.name, kernel, operands, params);
     }
     const stores = kept.map((host, k) => part(host, fetched[i][k], windows[i]));
@@ -194,17 +205,23 @@ export function optionsOf(optimizer: OptimizerConfig, name: string): { lr: numbe
   return { lr: group?.lr ?? optimizer.lr, weightDecay: group?.weightDecay ?? optimizer.weightDecay };
 }
 
-function updateOf(optimizer: OptimizerConfig, run: UpdateRun, clipping: Clipping): { kernel: Kernel; params: Params } {
+function updateOf(
+  optimizer: OptimizerConfig,
+  run: UpdateRun,
+  clipping: Clipping,
+  { kept }: Precision,
+): { kernel: Kernel; params: Params } {
+  const half = kept === 'f16';
   const common = { ...run, clipValue: clipping.maxValue ?? 0 };
   if (optimizer.kind === 'sgd') {
     const { momentum, nesterov } = optimizer;
-    if (momentum === 0) return { kernel: sgdPlain, params: common };
-    return { kernel: sgd, params: { ...common, momentum, nesterov: nesterov ? 1 : 0 } };
+    if (momentum === 0) return { kernel: half ? sgdPlainHalf : sgdPlain, params: common };
+    return { kernel: half ? sgdHalf : sgd, params: { ...common, momentum, nesterov: nesterov ? 1 : 0 } };
   }
   const [beta1, beta2] = optimizer.betas;
   const decoupled = optimizer.kind === 'adamw' ? 1 : 0;
   const rest = { oneMinusBeta1: 1 - beta1, oneMinusBeta2: 1 - beta2, eps: optimizer.eps };
-  return { kernel: adam, params: { ...common, beta1, beta2, ...rest, decoupled } };
+  return { kernel: half ? adamHalf : adam, params: { ...common, beta1, beta2, ...rest, decoupled } };
 }
 
 /** Beyond this many steps both corrections of usual betas round to 1 in float32. */

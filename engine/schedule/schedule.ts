@@ -43,6 +43,8 @@ export interface Tensor {
   readonly space: Space;
   /** Kept from step to step: parameters, optimizer state, tables. All others live from first to last use in a step. */
   readonly state: boolean;
+  /** Floats stored as halves, two to a word. Whoever reads or writes them between steps still speaks of float32. */
+  readonly halves?: boolean;
   /** For a host tensor that peers read: the mailbox region that it is. */
   readonly region?: number;
   /** For tensors filled once, before step 0. */

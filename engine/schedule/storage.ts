@@ -1,10 +1,12 @@
 import type { OptimizerConfig } from '../config.ts';
 import type { Model } from '../model/model.ts';
 import { elementsOf } from '../ops/graph.ts';
+import { dtypeBytes } from '../ops/kernel.ts';
 import { SEGMENT_COLUMNS, type ShardLayout, shardLayout, shardTable } from '../ops/shard/layout.ts';
 import { hostShardRegion, type Sharding } from './collectives.ts';
 import type { Draft } from './draft.ts';
 import { type Mesh, type RankGroup, replicaGroup, shardGroup } from './mesh.ts';
+import type { Precision } from './precision.ts';
 import type { Range, Tensor } from './schedule.ts';
 import type { Group, StrategyPlan } from './strategies/strategy.ts';
 
@@ -62,10 +64,12 @@ export function storeGroups(
   optimizer: OptimizerConfig,
   linkGBps: number | null,
   hostGathers: HostGathers | null,
+  { kept, used }: Precision,
 ): StoredGroup[] {
   const shapes = new Map(model.parameters.map((p) => [p.name, p.shape]));
   const { rowStart } = rowOrder(model, groups);
-  const align = draft.alignElements();
+  const align = draft.alignBytes() / dtypeBytes[used];
+  const travelAlign = 16 / dtypeBytes[used];
   return groups.map((group, index): StoredGroup => {
     const parameters = group.parameters.map((name) => {
       const [rows = 1, ...rest] = shapes.get(name)!;
@@ -73,15 +77,17 @@ export function storeGroups(
     });
     // What kernels bind as it is needs the device's alignment; what only travels, 16 bytes.
     const layout =
-      mesh.shard > 1 ? shardLayout(parameters, mesh.shard, undefined, align) : shardLayout(parameters, 1, align);
-    const bytes = layout.shardElements * 4;
+      mesh.shard > 1 ? shardLayout(parameters, mesh.shard, travelAlign, align) : shardLayout(parameters, 1, align);
+    const bytes = layout.shardElements * dtypeBytes[kept];
     const table = constantTable(draft, `table ${group.name}`, layout);
     const isSharded = mesh.shard > 1 || hostGathers !== null;
     const shards = isSharded ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null;
     const keep = (name: string, category: 'parameters' | 'optimizer' | 'gradients', region?: number) =>
-      hostGathers ? draft.host(name, bytes, category, region) : draft.state(name, bytes, category);
+      hostGathers ? draft.host(name, bytes, category, kept, region) : draft.state(name, bytes, category, kept);
     const region =
-      hostGathers && shards ? hostShardRegion(draft, `shard ${group.name}`, shards, hostGathers(index)) : undefined;
+      hostGathers && shards
+        ? hostShardRegion(draft, `shard ${group.name}`, shards, hostGathers(index), kept)
+        : undefined;
     const names = group.trainable ? optimizerStateNames(optimizer) : [];
     return {
       group,

@@ -9,6 +9,7 @@ import type { ExperimentConfig, OptimizerConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { type Model, parameterOf } from '../model/model.ts';
 import { matchesPattern, matchNames } from '../model/name-pattern.ts';
+import { LOSS_SCALE } from '../ops/optimizer/loss-scale.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import { optimizerStateNames } from '../schedule/storage.ts';
 
@@ -20,12 +21,14 @@ export interface SavedPosition {
   readonly updates: number;
   /** Samples of the order that lie behind it. */
   readonly samples: number;
+  /** Where dynamic loss scaling stands. */
+  readonly scaler: { readonly scale: number; readonly goodSteps: number } | null;
 }
 
 /** What a checkpoint of a run holds: the names that PyTorch's state_dict lists, as far as checkpoint.filter keeps them. */
 export function describeCheckpoint(
   { run, config }: { readonly run: CompiledRun; readonly config: ExperimentConfig },
-  { iter, updates, samples }: SavedPosition,
+  { iter, updates, samples, scaler }: SavedPosition,
 ): CheckpointDescription {
   const { optimizer } = config;
   const parameters = keptParameters(run, config.checkpoint.filter);
@@ -41,7 +44,21 @@ export function describeCheckpoint(
     optimizer.kind === 'sgd'
       ? { ...common, kind: 'sgd', momentum: optimizer.momentum, nesterov: optimizer.nesterov }
       : { ...common, kind: optimizer.kind, betas: optimizer.betas, eps: optimizer.eps };
-  return { parameters, optimizer: described, iter, config, extra: { samples } };
+  const dtype = run.precision.kept === 'f16' ? 'float16' : 'float32';
+  const extra = { samples, ...(scaler && { scaler: scalerState(scaler) }) };
+  return { parameters, optimizer: described, iter, config, dtype, extra };
+}
+
+/** As torch.amp.GradScaler's state_dict has it. */
+function scalerState({ scale, goodSteps }: { readonly scale: number; readonly goodSteps: number }) {
+  const { growth, backoff, growthInterval } = LOSS_SCALE;
+  return {
+    scale,
+    growth_factor: growth,
+    backoff_factor: backoff,
+    growth_interval: growthInterval,
+    _growth_tracker: goodSteps,
+  };
 }
 
 /** A part of a parameter, as a checkpoint asks for it. */

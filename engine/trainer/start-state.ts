@@ -5,7 +5,7 @@ import {
   type NameComparison,
   refuseDifferences,
 } from '../checkpoint/compare-names.ts';
-import { iterOf, readParameter, type StoredCheckpoint, samplesOf } from '../checkpoint/stored-checkpoint.ts';
+import { iterOf, readParameter, type StoredCheckpoint, samplesOf, scalerOf } from '../checkpoint/stored-checkpoint.ts';
 import { openOptimizer, type StoredOptimizer } from '../checkpoint/stored-optimizer.ts';
 import type { ExperimentConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
@@ -103,6 +103,7 @@ export async function resumeFrom(
     parameters: parametersOf(checkpoint, config, model),
     optimizer: {
       updates,
+      scaler: scalerOf(checkpoint),
       state: async (name, part, first, count) =>
         stored?.parts(name).includes(part) ? stored.readState(name, part, first, count) : null,
     },

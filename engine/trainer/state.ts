@@ -2,6 +2,7 @@ import { initDispatches, initialValues } from '../model/init.ts';
 import { type Model, type ParameterSpec, parameterOf } from '../model/model.ts';
 import { CONTROL } from '../ops/control.ts';
 import { elementsOf } from '../ops/graph.ts';
+import { LOSS_SCALE } from '../ops/optimizer/loss-scale.ts';
 import { rowsOf, type ShardSegment } from '../ops/shard/layout.ts';
 import { type CompiledRun, QUANTILES_TENSOR } from '../schedule/compile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
@@ -70,6 +71,8 @@ export interface OptimizerStart {
   /** Updates made: Adam's t. */
   readonly updates: number;
   readonly state: StateSource;
+  /** Where dynamic loss scaling stood; it starts anew if left out. */
+  readonly scaler?: { readonly scale: number; readonly goodSteps: number } | null;
 }
 
 /**
@@ -86,6 +89,10 @@ export async function fillRank(
 ): Promise<void> {
   const { groups, control } = run.steps[0];
   await engine.clear(control.name);
+  if (run.precision.scalesLoss) {
+    const { scale, goodSteps } = optimizer?.scaler ?? { scale: LOSS_SCALE.initial, goodSteps: 0 };
+    await engine.write(control.name, CONTROL.lossScale * 4, Float32Array.of(scale, goodSteps));
+  }
   if (optimizer?.updates) await engine.write(control.name, CONTROL.t * 4, Float32Array.of(optimizer.updates));
   for (const group of groups) {
     await engine.clear(group.parameters.name);

@@ -199,9 +199,22 @@ class RankTraining {
       tokens: rows * columns * config.trainer.accumulateGradBatches,
       memory: { currentBytes, peakBytes, liveBytes, byCategory, hostBytes, allocRetries, ooms },
     });
+    this.judge(step, outcome);
+    this.saveHeard ||= outcome.saveRequested;
+    return outcome.stopRequested;
+  }
+
+  /** What a step that is not finite comes to. Throws StudioError `non-finite` where it ends the run. */
+  private judge(step: number, outcome: StepOutcome): void {
+    const { config, run, emit } = this.c;
     const finite = Number.isFinite(outcome.lossMean) && Number.isFinite(outcome.gradNorm);
-    if (!finite && config.trainer.onNonFinite === 'skip' && run.rank === 0)
-      emit({ event: 'log', rank: null, line: `step ${step} is not finite: it was skipped` });
+    const say = (line: string) => run.rank === 0 && emit({ event: 'log', rank: null, line });
+    // With a scaled loss gradients overflow in the ordinary course of things: that is how the scale is found.
+    if (run.precision.scalesLoss && Number.isFinite(outcome.lossMean)) {
+      if (!finite) say(`step ${step}: its gradients overflow float16; it was skipped and the loss scale halved`);
+      return;
+    }
+    if (!finite && config.trainer.onNonFinite === 'skip') say(`step ${step} is not finite: it was skipped`);
     if (outcome.halted || (!finite && config.trainer.onNonFinite === 'stop'))
       throw new StudioError(
         'non-finite',
@@ -209,8 +222,6 @@ class RankTraining {
           'of the step before. Lower optimizer.lr, or look at the data of this step',
         { rank: run.rank, step },
       );
-    this.saveHeard ||= outcome.saveRequested;
-    return outcome.stopRequested;
   }
 
   private isValidationDue(stepsDone: number): boolean {
@@ -261,8 +272,10 @@ class RankTraining {
     this.savedStep = stepsDone;
     const { groups, control } = run.steps[0];
     const [updates] = await engine.read(control.name, CONTROL.t * 4, 4);
+    const [scale, goodSteps] = await engine.read(control.name, CONTROL.lossScale * 4, 8);
+    const scaler = run.precision.scalesLoss ? { scale, goodSteps } : null;
     const samples = batches.samplesConsumed(stepsDone);
-    const description = describeCheckpoint({ run, config }, { iter: stepsDone, updates, samples });
+    const description = describeCheckpoint({ run, config }, { iter: stepsDone, updates, samples, scaler });
     const format = checkpointFormat(config);
     const kept = groups.flatMap((g) => [g.parameters, ...(format === 'safetensors' ? [] : Object.values(g.state))]);
     const read = beside ? await copiedReader(engine, isWriter(run) ? kept : []) : engineReader(engine);

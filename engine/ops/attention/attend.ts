@@ -96,7 +96,7 @@ export function attend(g: Graph, qkv: Value, shape: AttentionShape, site: Dropou
     ...site,
   };
   const out = g.activation(name, [R, D]);
-  const logSum = g.activation(`${name}.lse`, [shape.batch, shape.heads, shape.tokens]);
+  const logSum = g.statistics(`${name}.lse`, [shape.batch, shape.heads, shape.tokens]);
   g.emit(attention, [qkv, g.control, out, logSum], params);
   g.gradientRule(out, () => {
     const dout = g.gradientOf(out);

@@ -2,6 +2,7 @@ import { CONTROL_ELEMENTS } from '../control.ts';
 import type { KernelCase } from '../kernel-case.ts';
 import { crossEntropy } from './cross-entropy.ts';
 import { crossEntropyGrad } from './cross-entropy-grad.ts';
+import { crossEntropyGradScaled } from './cross-entropy-grad-scaled.ts';
 import { crossEntropyChunks, crossEntropyPartial } from './cross-entropy-partial.ts';
 import { lossMean } from './loss-mean.ts';
 
@@ -58,6 +59,14 @@ export const cases: KernelCase[] = [
       { ...common, kernel: crossEntropyGrad, params: { R, V, ld, scale: 0.25 }, operandElements: [R * ld, R, R] },
     ];
   }),
+  {
+    kernel: crossEntropyGradScaled,
+    name: 'the demo',
+    params: { R: 36, V: 97, ld: 100, scale: 0.25 },
+    operandElements: [3600, 36, 36, CONTROL_ELEMENTS],
+    fill: (operand, view, random) => (operand === 3 ? view.fill(1024) : fillLogits(97)(operand, view, random)),
+    tolerance: 1e-3,
+  },
   lossMeanCase('one row', 1, 0),
   lossMeanCase('no rows', 0, 1),
   lossMeanCase('lanes and some, added', 67, 1),

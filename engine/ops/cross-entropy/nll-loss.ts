@@ -25,7 +25,7 @@ export function nllLoss(
   const chunks = Math.ceil(V / CHUNK_COLUMNS);
   const partial = g.workspace('loss.partial', [R, chunks, 2]);
   const rowLoss = g.workspace('loss.rows', [R]);
-  const logSum = g.activation('loss.lse', [R]);
+  const logSum = g.statistics('loss.lse', [R]);
   g.emit(crossEntropyPartial, [logits, partial], { R, V, ld, chunks });
   g.emit(crossEntropy, [logits, targets, partial, rowLoss, logSum], { R, V, ld, chunks });
   g.emit(lossMean, [rowLoss, g.control], { R, scale: weight / R, accumulate: first ? 0 : 1 });

@@ -51,7 +51,7 @@ export function addNormalize(
 function outputs(g: Graph, x: Value, weight: Value, name: string) {
   const [D] = weight.shape;
   const R = elementsOf(x.shape) / D;
-  return { R, D, y: g.activation(name, [R, D]), stats: g.activation(`${name}.stats`, [R, 2]) };
+  return { R, D, y: g.activation(name, [R, D]), stats: g.statistics(`${name}.stats`, [R, 2]) };
 }
 
 function weightGradients(

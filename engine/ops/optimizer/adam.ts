@@ -1,8 +1,30 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { stridedThreads, stridedWgsl } from '../strided.ts';
-import { clipping, clippingWgsl } from './clipping.ts';
-import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
+import { stridedThreads } from '../strided.ts';
+import { clipping } from './clipping.ts';
+import { skipsUpdate } from './skip.ts';
+import { halfUpdate, type UpdateRule, updateWgsl } from './update.ts';
+
+const rule: UpdateRule = {
+  before: `
+  let lr = p.lr * control[${CONTROL.lrFactor}];
+  let stepSize = lr / control[${CONTROL.biasCorrection1}];
+  let sqrtCorrection2 = control[${CONTROL.sqrtBiasCorrection2}];`,
+  each: `
+    var value = param[e];
+    var gradient = clipped(g[e]);
+    if (p.decoupled == 1u) { value *= 1.0 - lr * p.weightDecay; } else { gradient += p.weightDecay * value; }
+    var moment = m[e];
+    if (p.oneMinusBeta1 < 0.5) {
+      moment += p.oneMinusBeta1 * (gradient - moment);
+    } else {
+      moment = gradient - p.beta1 * (gradient - moment);
+    }
+    let square = p.beta2 * v[e] + p.oneMinusBeta2 * gradient * gradient;
+    m[e] = moment;
+    v[e] = square;
+    param[e] = value - stepSize * (moment / (sqrt(square) / sqrtCorrection2 + p.eps));`,
+};
 
 /**
  * One step of PyTorch's Adam (decoupled 0: the decay is added to the gradient) or AdamW (decoupled 1: the parameter shrinks
@@ -59,28 +81,8 @@ export const adam: Kernel = {
       param[e] = value - (stepSize * moment) / (Math.sqrt(square) / sqrtCorrection2 + eps);
     }
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
-fn kernel(i: u32) {
-  if (skipsUpdate()) { return; }
-  let lr = p.lr * control[${CONTROL.lrFactor}];
-  let stepSize = lr / control[${CONTROL.biasCorrection1}];
-  let sqrtCorrection2 = control[${CONTROL.sqrtBiasCorrection2}];
-  let end = p.offset + min(p.n, stridedEnd(i));
-  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) {
-    var value = param[e];
-    var gradient = clipped(g[e]);
-    if (p.decoupled == 1u) { value *= 1.0 - lr * p.weightDecay; } else { gradient += p.weightDecay * value; }
-    var moment = m[e];
-    if (p.oneMinusBeta1 < 0.5) {
-      moment += p.oneMinusBeta1 * (gradient - moment);
-    } else {
-      moment = gradient - p.beta1 * (gradient - moment);
-    }
-    let square = p.beta2 * v[e] + p.oneMinusBeta2 * gradient * gradient;
-    m[e] = moment;
-    v[e] = square;
-    param[e] = value - stepSize * (moment / (sqrt(square) / sqrtCorrection2 + p.eps));
-  }
-}
-`,
+  wgsl: updateWgsl(rule),
 };
+
+/** The same on tensors of halves. */
+export const adamHalf: Kernel = halfUpdate(adam, rule);

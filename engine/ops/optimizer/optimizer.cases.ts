@@ -1,10 +1,11 @@
 import { CONTROL, CONTROL_ELEMENTS } from '../control.ts';
 import type { Kernel, Params } from '../kernel.ts';
 import type { KernelCase } from '../kernel-case.ts';
-import { adam } from './adam.ts';
-import { sgd } from './sgd.ts';
-import { sgdPlain } from './sgd-plain.ts';
+import { adam, adamHalf } from './adam.ts';
+import { sgd, sgdHalf } from './sgd.ts';
+import { sgdPlain, sgdPlainHalf } from './sgd-plain.ts';
 import { stepControl } from './step-control.ts';
+import { stepControlScaled } from './step-control-scaled.ts';
 
 /** Parameters of an update of everything, nothing clipped, at the control tensor's own rate. */
 export const plainUpdate = { offset: 0, lr: 1, clipValue: 0 };
@@ -86,6 +87,11 @@ function controlCase(
   };
 }
 
+function scaledCase(name: string, sumSquares: number, settings: Settings, maxNorm = 0): KernelCase {
+  const scaled = { lossScale: 2 ** 16, ...settings };
+  return { ...controlCase(name, sumSquares, 9, 0, scaled, maxNorm), kernel: stepControlScaled };
+}
+
 const momentum = { momentum: 0.9, weightDecay: 0, nesterov: 0, ...plainUpdate };
 const plain = { weightDecay: 0, ...plainUpdate };
 
@@ -96,6 +102,7 @@ export const cases: KernelCase[] = [
   updateCase('decay in the gradient', adam, 257, { ...adamParams, weightDecay: 0.1 }),
   updateCase('decoupled decay', adam, 1031, { ...adamParams, weightDecay: 0.1, decoupled: 1 }),
   updateCase('short memory', adam, 67, { ...adamParams, beta1: 0.3, oneMinusBeta1: 0.7 }),
+  updateCase('four at a time', adam, 2052, adamParams),
   updateCase('not finite', adam, 67, adamParams, { foundInf: 1 }),
   updateCase('halted', adam, 67, adamParams, { halted: 1 }),
   updateCase('clipped by norm', adam, 131, adamParams, { clip: 0.25 }),
@@ -108,9 +115,23 @@ export const cases: KernelCase[] = [
   updateCase('later step', sgd, 131, { ...momentum, weightDecay: 0.1 }),
   updateCase('Nesterov', sgd, 131, { ...momentum, nesterov: 1 }),
   updateCase('not finite', sgd, 67, momentum, { foundInf: 1 }),
+  ...[adamHalf, sgdHalf, sgdPlainHalf].flatMap((kernel) => {
+    const params = { adam: adamParams, sgd: momentum, 'sgd-plain': plain }[kernel.name.replace('-half', '')]!;
+    // The last bit of a float32 result may decide to which half it goes.
+    return [
+      updateCase('halves', kernel, 1030, params),
+      partCase('a part of the shard', kernel, 200, 8, 130, params),
+      updateCase('not finite', kernel, 66, params, { foundInf: 1 }),
+    ].map((c): KernelCase => ({ ...c, tolerance: 2 ** -10 }));
+  }),
   updateCase('one element', sgdPlain, 1, plain),
   updateCase('a prime, with decay', sgdPlain, 1031, { ...plain, weightDecay: 0.1 }),
   updateCase('halted', sgdPlain, 67, plain, { halted: 1 }),
+  scaledCase('an ordinary step', 4.5 * 2 ** 32, {}),
+  scaledCase('the scale grows', 4.5 * 2 ** 32, { goodSteps: 1999 }),
+  scaledCase('gradients overflow', Number.POSITIVE_INFINITY, { goodSteps: 7 }),
+  scaledCase('the least scale', Number.NaN, { lossScale: 2 ** -24 }),
+  scaledCase('norm above the largest', 25 * 2 ** 32, {}, 2),
   controlCase('an ordinary step', 4.5, 9, 1),
   controlCase('beyond the table', 4.5, 2, 1),
   controlCase('norm of zero', 0, 9, 1),

@@ -1,8 +1,14 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { stridedThreads, stridedWgsl } from '../strided.ts';
-import { clipping, clippingWgsl } from './clipping.ts';
-import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
+import { stridedThreads } from '../strided.ts';
+import { clipping } from './clipping.ts';
+import { skipsUpdate } from './skip.ts';
+import { halfUpdate, type UpdateRule, updateWgsl } from './update.ts';
+
+const rule: UpdateRule = {
+  before: `let lr = p.lr * control[${CONTROL.lrFactor}];`,
+  each: 'param[e] -= lr * (clipped(g[e]) + p.weightDecay * param[e]);',
+};
 
 /** One step of PyTorch's SGD without momentum on n elements. A step that is not finite, or comes after a halt, changes nothing. */
 export const sgdPlain: Kernel = {
@@ -29,12 +35,8 @@ export const sgdPlain: Kernel = {
     const clip = clipping(control, clipValue);
     for (let e = offset; e < offset + n; e++) param[e] -= lr * (clip(g[e]) + weightDecay * param[e]);
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
-fn kernel(i: u32) {
-  if (skipsUpdate()) { return; }
-  let lr = p.lr * control[${CONTROL.lrFactor}];
-  let end = p.offset + min(p.n, stridedEnd(i));
-  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) { param[e] -= lr * (clipped(g[e]) + p.weightDecay * param[e]); }
-}
-`,
+  wgsl: updateWgsl(rule),
 };
+
+/** The same on tensors of halves. */
+export const sgdPlainHalf: Kernel = halfUpdate(sgdPlain, rule);

@@ -1,8 +1,22 @@
 import { CONTROL } from '../control.ts';
 import type { Kernel } from '../kernel.ts';
-import { stridedThreads, stridedWgsl } from '../strided.ts';
-import { clipping, clippingWgsl } from './clipping.ts';
-import { skipsUpdate, skipsUpdateWgsl } from './skip.ts';
+import { stridedThreads } from '../strided.ts';
+import { clipping } from './clipping.ts';
+import { skipsUpdate } from './skip.ts';
+import { halfUpdate, type UpdateRule, updateWgsl } from './update.ts';
+
+const rule: UpdateRule = {
+  before: `let lr = p.lr * control[${CONTROL.lrFactor}];
+  let isFirst = control[${CONTROL.t}] == 1.0;`,
+  each: `
+    let gradient = clipped(g[e]) + p.weightDecay * param[e];
+    var velocity = gradient;
+    if (!isFirst) { velocity += p.momentum * buf[e]; }
+    buf[e] = velocity;
+    var change = velocity;
+    if (p.nesterov == 1u) { change = gradient + p.momentum * velocity; }
+    param[e] -= lr * change;`,
+};
 
 /**
  * One step of PyTorch's SGD with momentum (dampening 0) on n elements: the first step (t = 1) starts the buffer with the
@@ -41,21 +55,8 @@ export const sgd: Kernel = {
       param[e] -= lr * (nesterov === 1 ? gradient + momentum * velocity : velocity);
     }
   },
-  wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}
-fn kernel(i: u32) {
-  if (skipsUpdate()) { return; }
-  let lr = p.lr * control[${CONTROL.lrFactor}];
-  let isFirst = control[${CONTROL.t}] == 1.0;
-  let end = p.offset + min(p.n, stridedEnd(i));
-  for (var e = p.offset + stridedFirst(i); e < end; e += STRIDE) {
-    let gradient = clipped(g[e]) + p.weightDecay * param[e];
-    var velocity = gradient;
-    if (!isFirst) { velocity += p.momentum * buf[e]; }
-    buf[e] = velocity;
-    var change = velocity;
-    if (p.nesterov == 1u) { change = gradient + p.momentum * velocity; }
-    param[e] -= lr * change;
-  }
-}
-`,
+  wgsl: updateWgsl(rule),
 };
+
+/** The same on tensors of halves. */
+export const sgdHalf: Kernel = halfUpdate(sgd, rule);

@@ -38,7 +38,7 @@ export function addRmsNormalize(
 function outputs(g: Graph, x: Value, weight: Value, name: string) {
   const [D] = weight.shape;
   const R = elementsOf(x.shape) / D;
-  return { R, D, y: g.activation(name, [R, D]), rstd: g.activation(`${name}.rstd`, [R]) };
+  return { R, D, y: g.activation(name, [R, D]), rstd: g.statistics(`${name}.rstd`, [R]) };
 }
 
 /** Writes the gradients of the weight and of the input s; gives that of s. */

@@ -33,8 +33,40 @@ export function heldSpans(
   return spans;
 }
 
+/** WGSL over `table` and the parameter `segments`: the segment that holds element e of a shard. */
+const segmentOfWgsl = `
+fn segmentOf(e: u32) -> u32 {
+  var low = 0u;
+  var high = p.segments;
+  while (high - low > 1u) {
+    let middle = (low + high) / 2u;
+    if (table[middle * ${SEGMENT_COLUMNS}u] <= e) { low = middle; } else { high = middle; }
+  }
+  return low;
+}
+`;
+
+/**
+ * WGSL over the same, and `begin` and `count`, declaring `spanAt(e, rank)`: the part of the range that is in e's segment
+ * and ends at `end`, of which the rank holds `first` … `heldEnd`; `shift` takes an index of the shard to one of the full unit.
+ */
+export const spanAtWgsl = `${segmentOfWgsl}
+struct Span { first: u32, heldEnd: u32, end: u32, shift: u32 }
+fn spanAt(e: u32, rank: u32) -> Span {
+  let s = segmentOf(e);
+  let t = s * ${SEGMENT_COLUMNS}u;
+  let last = p.begin + p.count;
+  var end = last;
+  if (s + 1u < p.segments) { end = min(last, table[t + ${SEGMENT_COLUMNS}u]); }
+  let firstRow = min(rank * table[t + 1u], table[t + 3u]);
+  let held = min(table[t + 1u], table[t + 3u] - firstRow) * table[t + 2u];
+  let shift = table[t + 4u] + firstRow * table[t + 2u] - table[t];
+  return Span(max(p.begin, table[t]), min(last, table[t] + held), end, shift);
+}
+`;
+
 /** Elements of a thread: enough to pay for finding the segment of the first. */
-const SHARD_ELEMENTS_PER_THREAD = 16;
+export const SHARD_ELEMENTS_PER_THREAD = 16;
 
 /** Threads that cover `count` elements with `walkShardWgsl`. */
 export function walkShardThreads(count: number): number {
@@ -47,16 +79,7 @@ export function walkShardThreads(count: number): number {
  * `held(at, place, context)` for each of its elements that the rank holds, `place` its index in the full unit, and
  * `padding(at, context)` for the others; `at` counts from `begin`.
  */
-export const walkShardWgsl = `${stridedWgsl(SHARD_ELEMENTS_PER_THREAD)}
-fn segmentOf(e: u32) -> u32 {
-  var low = 0u;
-  var high = p.segments;
-  while (high - low > 1u) {
-    let middle = (low + high) / 2u;
-    if (table[middle * ${SEGMENT_COLUMNS}u] <= e) { low = middle; } else { high = middle; }
-  }
-  return low;
-}
+export const walkShardWgsl = `${stridedWgsl(SHARD_ELEMENTS_PER_THREAD)}${segmentOfWgsl}
 fn walkShard(i: u32, rank: u32, context: u32) {
   let last = p.begin + min(p.count, stridedEnd(i));
   var e = p.begin + stridedFirst(i);

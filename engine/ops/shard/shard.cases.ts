@@ -1,8 +1,11 @@
+import { withHalves } from '../half/with-halves.ts';
 import type { KernelCase } from '../kernel-case.ts';
 import { type ShardLayout, type ShardParameter, shardLayout, shardTable } from './layout.ts';
 import { reduceTree } from './reduce-tree.ts';
 import { shardPack } from './shard-pack.ts';
+import { shardPackHalf } from './shard-pack-half.ts';
 import { unshard } from './unshard.ts';
+import { unshardHalf } from './unshard-half.ts';
 
 /** Parameters whose rows do not divide, which end in the middle of a rank, or which leave ranks without a row. */
 export const unevenParameters: readonly ShardParameter[] = [
@@ -62,7 +65,49 @@ function shardCases(name: string, parameters: readonly ShardParameter[], world: 
   });
 }
 
+/** The same over halves: shards begin on 16 bytes of them. */
+function halfCases(parameters: readonly ShardParameter[], world: number, self: number): KernelCase[] {
+  const layout = shardLayout(parameters, world, 8);
+  const { shardElements, fullElements } = layout;
+  const table = shardTable(layout).length;
+  const fill = fillTable(layout);
+  const windows = [
+    { begin: 0, count: shardElements },
+    { begin: 4, count: Math.floor(shardElements / 8) * 4 },
+    { begin: shardElements, count: 0 },
+  ];
+  return windows.flatMap(({ begin, count }): KernelCase[] => {
+    const common = { name: `rank ${self} of ${world}, ${begin}+${count}`, fill, tolerance: 0 };
+    const range = { segments: parameters.length, begin, count };
+    const place = {
+      params: { ...range, rank: self, sourceOffset: 2 },
+      operandElements: [table, 2 + count, fullElements],
+    };
+    return [
+      { ...common, ...place, kernel: unshardHalf },
+      { ...common, ...place, kernel: withHalves(unshardHalf, ['source']) },
+      {
+        ...common,
+        kernel: shardPackHalf,
+        params: { ...range, self, ranks: world - 1 },
+        operandElements: [table, fullElements, (world - 1) * count],
+      },
+      {
+        ...common,
+        kernel: withHalves(reduceTree, ['received']),
+        params: { ...range, self, world, outOffset: 0, scale: 0.5, accumulate: 0 },
+        operandElements: [table, fullElements, (world - 1) * count, count],
+      },
+    ];
+  });
+}
+
 export const cases: KernelCase[] = [
+  ...halfCases(unevenParameters, 1, 0),
+  ...halfCases(unevenParameters, 2, 1),
+  ...halfCases(unevenParameters, 3, 1),
+  ...halfCases(unevenParameters, 5, 4),
+  ...halfCases(unevenParameters, 8, 6),
   ...shardCases('one element', [{ name: 'p', rows: 1, rowLength: 1 }], 1, 0),
   ...shardCases('uneven', unevenParameters, 1, 0),
   ...shardCases('uneven', unevenParameters, 2, 1),

@@ -1,0 +1,151 @@
+import type { ExperimentConfig } from '../config.ts';
+import { crossEntropyGrad } from '../ops/cross-entropy/cross-entropy-grad.ts';
+import { crossEntropyGradScaled } from '../ops/cross-entropy/cross-entropy-grad-scaled.ts';
+import { crossEntropyPartial } from '../ops/cross-entropy/cross-entropy-partial.ts';
+import { type Call, elementsOf, type Value } from '../ops/graph.ts';
+import { packHalf } from '../ops/half/pack-half.ts';
+import { unpackHalf } from '../ops/half/unpack-half.ts';
+import { withHalves } from '../ops/half/with-halves.ts';
+import type { UnitProgram } from './unit-program.ts';
+
+/** A type in which floats are stored. Arithmetic is float32 whatever they are stored as. */
+export type FloatType = 'f32' | 'f16';
+
+/** What is stored as what. */
+export interface Precision {
+  /** What is kept from step to step: parameters, optimizer state, and gradients once they are reduced. */
+  readonly kept: FloatType;
+  /** Parameters as they travel and are used, activations, and the gradients that ranks send each other. */
+  readonly used: FloatType;
+  /** Whether the loss's gradient is scaled so that small gradients are not lost in float16. */
+  readonly scalesLoss: boolean;
+}
+
+/** What a config's word for it means, as Fabric's MixedPrecision and HalfPrecision have it. Throws for bfloat16, which a config cannot hold. */
+export function precisionOf(name: ExperimentConfig['precision']): Precision {
+  switch (name) {
+    case '16-mixed':
+      return { kept: 'f32', used: 'f16', scalesLoss: true };
+    case '16-true':
+      return { kept: 'f16', used: 'f16', scalesLoss: false };
+    default:
+      return { kept: 'f32', used: 'f32', scalesLoss: false };
+  }
+}
+
+/**
+ * The precision pass: parameters are read as halves, and so are activations, from the moment that they are made (so what
+ * is computed again in backward is the same to the bit). Figures of a row, logits and all gradients stay float32.
+ */
+export function withPrecision(program: UnitProgram, precision: Precision): UnitProgram {
+  return precision.used === 'f16' ? new HalfPass(program, precision).run() : program;
+}
+
+/** How an activation that is kept in halves is used; calls by position. */
+interface HalfLife {
+  /** The call after which it is complete. */
+  readonly complete: number;
+  /** The first call that changes it after it has been read: from there it is float32 again. Infinity if there is none. */
+  readonly changed: number;
+}
+
+class HalfPass {
+  private readonly values: Value[];
+  private readonly lives: ReadonlyMap<number, HalfLife>;
+  /** The float32 forms of activations, by name and id. */
+  private readonly whole = new Map<string, Value>();
+
+  constructor(
+    private readonly program: UnitProgram,
+    private readonly precision: Precision,
+  ) {
+    this.values = [...program.values];
+    this.lives = halfLives(program.visits.flatMap((visit) => visit.calls));
+  }
+
+  run(): UnitProgram {
+    let position = 0;
+    const visits = this.program.visits.map((visit) => ({
+      ...visit,
+      calls: visit.calls.flatMap((call) => this.around(call, position++)),
+    }));
+    return { ...this.program, visits, values: this.values };
+  }
+
+  /** The call in its new form, with the unpacking before it and the packing after it. */
+  private around(call: Call, position: number): Call[] {
+    const before: Call[] = [];
+    const after: Call[] = [];
+    const halves: string[] = [];
+    const operands = call.operands.map((value, i) => {
+      const { name, access } = call.kernel.operands[i];
+      if (value.role === 'parameter') {
+        halves.push(name);
+        return asHalf(value);
+      }
+      const life = this.lives.get(value.id);
+      if (!life) return value;
+      const n = elementsOf(value.shape);
+      if (position >= life.changed) {
+        const changing = this.float32(value, 'changing');
+        if (position === life.changed)
+          before.push({ ...call, kernel: unpackHalf, operands: [asHalf(value), changing], params: { n } });
+        return changing;
+      }
+      if (position > life.complete) {
+        if (access !== 'read') throw new RangeError(`${call.kernel.name} changes ${value.name} while it is halves`);
+        halves.push(name);
+        return asHalf(value);
+      }
+      const making = this.float32(value, 'making');
+      if (position === life.complete)
+        after.push({ ...call, kernel: packHalf, operands: [making, asHalf(value)], params: { n, xOffset: 0 } });
+      return making;
+    });
+    const own = { ...this.scaled({ ...call, operands }) };
+    return [...before, { ...own, kernel: withHalves(own.kernel, halves) }, ...after];
+  }
+
+  private scaled(call: Call): Call {
+    if (!this.precision.scalesLoss || call.kernel !== crossEntropyGrad) return call;
+    return { ...call, kernel: crossEntropyGradScaled, operands: [...call.operands, this.program.control] };
+  }
+
+  private float32(value: Value, what: string): Value {
+    const name = `${value.name} ${what}`;
+    const key = `${name} ${value.id}`;
+    const known = this.whole.get(key);
+    if (known) return known;
+    const made: Value = { id: this.values.length, name, shape: value.shape, dtype: 'f32', role: 'workspace' };
+    this.values.push(made);
+    this.whole.set(key, made);
+    return made;
+  }
+}
+
+function asHalf(value: Value): Value {
+  return { ...value, dtype: 'f16' };
+}
+
+/** Which activations are kept in halves, by id: those that are read once they are complete. */
+function halfLives(calls: readonly Call[]): Map<number, HalfLife> {
+  const touched = new Map<number, { position: number; writes: boolean }[]>();
+  const logits = new Set<number>();
+  calls.forEach((call, position) => {
+    call.operands.forEach((value, i) => {
+      if (value.role !== 'activation' || value.dtype !== 'f32' || value.exact) return;
+      const list = touched.get(value.id) ?? [];
+      list.push({ position, writes: call.kernel.operands[i].access !== 'read' });
+      touched.set(value.id, list);
+      if (call.kernel === crossEntropyPartial) logits.add(value.id);
+    });
+  });
+  const lives = new Map<number, HalfLife>();
+  for (const [id, touches] of touched) {
+    const firstRead = touches.findIndex(({ writes }) => !writes);
+    if (firstRead < 1 || logits.has(id)) continue;
+    const changed = touches.find(({ writes }, i) => i > firstRead && writes)?.position;
+    lives.set(id, { complete: touches[firstRead - 1].position, changed: changed ?? Number.POSITIVE_INFINITY });
+  }
+  return lives;
+}
