@@ -9,6 +9,8 @@ const common = {
   optimizer: { kind: 'adam', lr: 0.01 },
   devices: 2,
   trainer: { steps: 15 },
+  // One file that torch.load takes, of both.
+  checkpoint: { format: 'full' },
 } as const;
 
 export const quickStartConfigs = {
