@@ -2,6 +2,7 @@ import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import type { Comparison } from '../../server/contract.ts';
 import { flatten, formatConfigValue } from './config-draft.ts';
 import { toCsv } from './csv.ts';
+import { simulatedLinkGBps } from './simulated-link.ts';
 
 export type ComparedRun = Comparison['runs'][number];
 
@@ -26,6 +27,8 @@ const rankOf = (path: string): number => (/(^|\.)(kind|shardingStrategy)$/.test(
 export function comparisonCsv(comparison: Comparison): string {
   const { runs } = comparison;
   const fields = differingFields(comparison);
+  const links = runs.map(({ config }) => simulatedLinkGBps(config));
+  const isLinked = links.some((rate) => rate !== null);
   const head = [
     'run',
     'id',
@@ -39,6 +42,7 @@ export function comparisonCsv(comparison: Comparison): string {
     ...CATEGORIES.map((category) => `live ${category} (bytes)`),
     'iteration time (ms)',
     'last mean loss',
+    ...(isLinked ? ['simulated link (GB/s)'] : []),
     ...fields.map(({ path }) => path),
   ];
   const rows = runs.map(({ run, peakBytes, liveBytes, byCategory, iterationMs, lossMeans }, i) => [
@@ -54,6 +58,7 @@ export function comparisonCsv(comparison: Comparison): string {
     ...CATEGORIES.map((category) => byCategory?.[category] ?? null),
     iterationMs,
     lossMeans.at(-1) ?? null,
+    ...(isLinked ? [links[i]] : []),
     ...fields.map(({ values }) => values[i]),
   ]);
   const columns = runs.map(

@@ -1,5 +1,5 @@
 import { parse, stringify, YAMLParseError } from 'yaml';
-import { type ConfigProblem, checkConfig, ExperimentConfig } from '../../engine/config.ts';
+import { type ConfigProblem, checkConfig, ExperimentConfig, legalMeshes } from '../../engine/config.ts';
 
 /**
  * A config while a person edits it: plain data in the config's shape, which may hold what is not legal (a word where a
@@ -21,6 +21,19 @@ export function withValue(draft: Draft, path: string, value: unknown): Draft {
   if (!rest.length) return { ...draft, [key]: value };
   const section = draft[key];
   return { ...draft, [key]: withValue(isRecord(section) ? section : {}, rest.join('.'), value) };
+}
+
+/**
+ * The draft with one field changed, and what depends on it: a mesh and its link belong to the hybrid strategies alone, so
+ * choosing one asks for a mesh with the first that the ranks can form, and leaving takes both away.
+ */
+export function withChange(draft: Draft, path: string, value: unknown): Draft {
+  const changed = withValue(draft, path, value);
+  if (path !== 'strategy.shardingStrategy') return changed;
+  if (!String(value).startsWith('HYBRID'))
+    return withValue(withValue(changed, 'strategy.deviceMesh', null), 'strategy.linkGBps', null);
+  const [first = null] = legalMeshes(Number(valueAt(draft, 'devices')));
+  return withValue(changed, 'strategy.deviceMesh', valueAt(draft, 'strategy.deviceMesh') ?? first);
 }
 
 /** A section of another kind: its defaults, and what it shares by name with the one before. */

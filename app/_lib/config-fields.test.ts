@@ -1,13 +1,13 @@
 import { describe, expect, it } from 'vitest';
 import { checkConfig, ExperimentConfig } from '../../engine/config.ts';
-import { defaultDraft, flatten, withKind } from './config-draft.ts';
+import { defaultDraft, flatten, problemsOf, valueAt, withChange, withKind, withValue } from './config-draft.ts';
 import { belongsTo, builtGroups, comparableStrategies, FIELD_GROUPS } from './config-fields.ts';
 
 const all = FIELD_GROUPS.flatMap(({ fields }) => fields);
 const built = builtGroups().flatMap(({ fields }) => fields);
 
 describe('the fields of the form', () => {
-  it('name every leaf of the config, but parameter groups', () => {
+  it('name every leaf of the config', () => {
     const kinds = {
       model: ['demo-transformer', 'gpt2', 'llama'],
       data: ['moby-dick', 'wikitext2', 'batches'],
@@ -18,7 +18,6 @@ describe('the fields of the form', () => {
     for (const [section, names] of Object.entries(kinds))
       for (const kind of names)
         for (const leaf of flatten(withKind(defaultDraft(), section, kind)).keys()) leaves.add(leaf);
-    leaves.delete('optimizer.groups');
     expect(new Set(all.map(({ path }) => path))).toEqual(leaves);
   });
 
@@ -42,7 +41,38 @@ describe('the fields of the form', () => {
     }
   });
 
-  it('compare DDP with FULL_SHARD at least', () => {
+  it('24: choosing HYBRID asks for the mesh, with one that the ranks can form; leaving it takes mesh and link away', () => {
+    const field = all.find(({ path }) => path === 'strategy.deviceMesh')!;
+    const start = withValue(defaultDraft(), 'devices', 4);
+    expect(belongsTo(field, start)).toBe(false);
+    for (const name of ['HYBRID_SHARD', 'HYBRID_SHARD_ZERO2']) {
+      const hybrid = withChange(start, 'strategy.shardingStrategy', name);
+      expect(belongsTo(field, hybrid)).toBe(true);
+      expect(valueAt(hybrid, 'strategy.deviceMesh')).toEqual([2, 2]);
+      expect(problemsOf(hybrid)).toEqual([]);
+      const linked = withChange(hybrid, 'strategy.linkGBps', 5);
+      const left = withChange(linked, 'strategy.shardingStrategy', 'FULL_SHARD');
+      expect([valueAt(left, 'strategy.deviceMesh'), valueAt(left, 'strategy.linkGBps')]).toEqual([null, null]);
+      expect(problemsOf(left)).toEqual([]);
+    }
+    // Ranks that form none: the field says so in its place.
+    const odd = withChange(withValue(start, 'devices', 3), 'strategy.shardingStrategy', 'HYBRID_SHARD');
+    expect(problemsOf(odd).map(({ path }) => path)).toEqual(['strategy.deviceMesh']);
+  });
+
+  it('compare DDP with FULL_SHARD at least, and every strategy that the ranks can form is legal', () => {
+    for (const devices of [1, 2, 3, 4, 6, 8])
+      for (const shardingStrategy of ['FULL_SHARD', 'HYBRID_SHARD']) {
+        const draft = withChange(
+          withValue(defaultDraft(), 'devices', devices),
+          'strategy.shardingStrategy',
+          shardingStrategy,
+        );
+        if (problemsOf(draft).length) continue;
+        for (const { strategy } of comparableStrategies(draft))
+          expect(problemsOf({ ...draft, strategy }), JSON.stringify({ devices, strategy })).toEqual([]);
+      }
+
     const labels = comparableStrategies(defaultDraft()).map(({ label }) => label);
     expect(labels).toContain('DDP');
     expect(labels).toContain('FULL_SHARD');

@@ -1,4 +1,4 @@
-import { checkConfig } from '../../engine/config.ts';
+import { checkConfig, legalMeshes } from '../../engine/config.ts';
 import { type Draft, withValue } from './config-draft.ts';
 
 /** One value that a field can take, and how it is said. `null` is a value too. */
@@ -23,7 +23,7 @@ export type Field =
   | (FieldBase & { readonly input: 'integer' | 'number'; readonly unit?: string; readonly none?: string })
   | (FieldBase & { readonly input: 'switch' })
   | (FieldBase & { readonly input: 'choice'; readonly choices: readonly Choice[] })
-  | (FieldBase & { readonly input: 'ranks' | 'adapter' })
+  | (FieldBase & { readonly input: 'ranks' | 'adapter' | 'mesh' | 'wrapping' | 'optimizer-groups' })
   | (FieldBase & { readonly input: 'text' | 'names'; readonly none?: string })
   | (FieldBase & { readonly input: 'numbers'; readonly count: number })
   | (FieldBase & { readonly input: 'file'; readonly upload: 'text' | 'batches' | 'weights'; readonly none?: string });
@@ -102,16 +102,15 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'strategy.deviceMesh',
         of: hybrid,
         label: 'Device mesh',
-        input: 'numbers',
-        count: 2,
-        help: '[replicate, shard]',
+        input: 'mesh',
+        help: 'Rows × ranks of a row: sharded within a row, copied across rows.',
       },
       {
         path: 'strategy.autoWrapPolicy',
         of: fsdp,
-        label: 'Wrap these classes',
-        input: 'names',
-        help: 'Each module of such a class is one unit: gathered and freed together.',
+        label: 'Units',
+        input: 'wrapping',
+        help: 'A unit is gathered and freed as one; what no unit holds is the root, which stays gathered.',
       },
       {
         path: 'strategy.limitAllGathers',
@@ -132,7 +131,14 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: null, label: 'none' },
         ],
       },
-      { path: 'strategy.forwardPrefetch', of: fsdp, label: 'Forward prefetch', input: 'switch', probe: true },
+      {
+        path: 'strategy.forwardPrefetch',
+        of: fsdp,
+        label: 'Forward prefetch',
+        input: 'switch',
+        probe: true,
+        help: 'The next unit is gathered while this one computes, not earlier.',
+      },
       {
         path: 'strategy.cpuOffload',
         of: fsdp,
@@ -143,12 +149,13 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
       },
       {
         path: 'strategy.linkGBps',
-        of: fsdp,
+        of: hybrid,
         label: 'Simulated link',
         input: 'number',
         unit: 'GB/s',
         none: 'off',
         probe: 10,
+        help: 'Between rows, as if they were on two hosts. Every chart and export says so.',
       },
       {
         path: 'strategy.stateDictType',
@@ -175,6 +182,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'names',
         probe: ['TransformerEncoderLayer'],
         none: 'no class',
+        help: 'Blocks of these classes keep only their inputs and compute the rest again in backward.',
       }),
     ],
   },
@@ -228,13 +236,20 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'integer',
         none: 'from the data',
       }),
-      ...forEach([demo, gpt2, llama], { path: 'model.dropout', label: 'Dropout', input: 'number', probe: 0.1 }),
+      ...forEach([demo, gpt2, llama], {
+        path: 'model.dropout',
+        label: 'Dropout',
+        input: 'number',
+        probe: 0.1,
+        help: 'The same masks in a recompute.',
+      }),
       ...forEach([demo, gpt2, llama], {
         path: 'model.freeze',
         label: 'Freeze',
         input: 'names',
         none: 'nothing',
         probe: ['x'],
+        help: 'Names of parameters that are not trained; * stands for any characters.',
       }),
       { path: 'trainer.seed', label: 'Seed', input: 'integer', help: 'Of the initial weights.' },
       {
@@ -346,6 +361,13 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         help: 'Fewer dispatches, the same memory: PyTorch’s peak with foreach does not exist here.',
       },
       {
+        path: 'optimizer.groups',
+        label: 'Parameter groups',
+        input: 'optimizer-groups',
+        probe: [{ match: '*', lr: 0 }],
+        help: 'A parameter takes the first entry whose pattern fits its name; * stands for any characters.',
+      },
+      {
         path: 'lrSchedule.kind',
         label: 'Schedule',
         input: 'choice',
@@ -355,13 +377,20 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: 'linear', label: 'linear' },
         ],
       },
-      { path: 'lrSchedule.warmupSteps', label: 'Warm-up', input: 'integer', unit: 'steps', probe: 1 },
       {
+        path: 'lrSchedule.warmupSteps',
+        label: 'Warm-up',
+        input: 'integer',
+        unit: 'steps',
+        probe: 1,
+        help: 'The rate rises in a line up to its own.',
+      },
+      ...forEach([{ lrSchedule: { kind: 'cosine' } }, { lrSchedule: { kind: 'linear' } }], {
         path: 'lrSchedule.minLr',
         label: 'Least learning rate',
         input: 'number',
-        of: { lrSchedule: { kind: 'cosine' } },
-      },
+        help: 'At the end of the run.',
+      }),
     ],
   },
   {
@@ -379,8 +408,21 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: '16-true', label: '16-true' },
         ],
       },
-      { path: 'trainer.accumulateGradBatches', label: 'Accumulate batches', input: 'integer', probe: 2 },
-      { path: 'trainer.syncEveryMicroBatch', label: 'Reduce every micro-batch', input: 'switch', probe: true },
+      {
+        path: 'trainer.accumulateGradBatches',
+        label: 'Accumulate batches',
+        input: 'integer',
+        probe: 2,
+        help: 'Micro-batches of one optimizer step; gradients are their mean.',
+      },
+      {
+        path: 'trainer.syncEveryMicroBatch',
+        of: { trainer: { accumulateGradBatches: 2 } },
+        label: 'Reduce every micro-batch',
+        input: 'switch',
+        probe: true,
+        help: 'Off: whole gradients stay until the last one, and are reduced once.',
+      },
       { path: 'trainer.gradientClipVal', label: 'Clip gradients at', input: 'number', none: 'off', probe: 1 },
       {
         path: 'trainer.gradientClipAlgorithm',
@@ -397,8 +439,8 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         label: 'On a loss that is not finite',
         input: 'choice',
         choices: [
-          { value: 'stop', label: 'stop' },
-          { value: 'skip', label: 'skip the step' },
+          { value: 'stop', label: 'stop', hint: 'the weights stay those of the step before' },
+          { value: 'skip', label: 'skip the step', hint: 'on every rank, and train on' },
         ],
       },
       {
@@ -503,6 +545,7 @@ export function belongsTo(field: Field, draft: Draft): boolean {
       const at = (draft[section] as Record<string, unknown> | undefined)?.[key];
       if (key === 'kind') return at === value;
       // Beside the kind, `of` holds an example of what must be on: hybrid sharding, clipping, validation.
+      if (key === 'accumulateGradBatches') return Number(at) > 1;
       return key === 'shardingStrategy' ? String(at).startsWith('HYBRID') : key === 'path' || (at ?? null) !== null;
     }),
   );
@@ -514,16 +557,23 @@ export function comparableStrategies(draft: Draft): { label: string; strategy: u
   // Without a wrap policy of its own FSDP takes the model's blocks.
   const asFsdp = current.kind === 'fsdp' ? current : { kind: 'fsdp' };
   const asDdp = current.kind === 'ddp' ? current : { kind: 'ddp' };
+  const inOneRow = { ...asFsdp, deviceMesh: null, linkGBps: null, cpuOffload: false };
+  const [mesh] = legalMeshes(Number(draft.devices));
+  const isHybrid = String(current.shardingStrategy).startsWith('HYBRID');
+  const hybrids = isHybrid ? current : mesh ? { ...asFsdp, deviceMesh: mesh, cpuOffload: false } : null;
   const candidates = [
     { label: 'DDP', strategy: asDdp },
     ...['NO_SHARD', 'SHARD_GRAD_OP', 'FULL_SHARD'].map((shardingStrategy) => ({
       label: shardingStrategy,
-      strategy: { ...asFsdp, shardingStrategy, deviceMesh: null, cpuOffload: false },
+      strategy: { ...inOneRow, shardingStrategy },
     })),
-    {
-      label: 'CPU offload',
-      strategy: { ...asFsdp, shardingStrategy: 'FULL_SHARD', deviceMesh: null, cpuOffload: true },
-    },
+    ...(hybrids
+      ? ['HYBRID_SHARD_ZERO2', 'HYBRID_SHARD'].map((shardingStrategy) => ({
+          label: shardingStrategy,
+          strategy: { ...hybrids, shardingStrategy },
+        }))
+      : []),
+    { label: 'CPU offload', strategy: { ...inOneRow, shardingStrategy: 'FULL_SHARD', cpuOffload: true } },
   ];
   return candidates.filter(({ strategy }) => isBuilt({ strategy }));
 }

@@ -6,6 +6,7 @@ import uPlot from 'uplot';
 import { type ChartColumn, stack } from '../../_lib/chart-data.ts';
 import { NONE } from '../../_lib/format.ts';
 import { Dot } from '../ui/segmented.tsx';
+import { ChartNoteText } from './chart-note.tsx';
 import { resolveColour, useLookVersion } from './use-css-colours.ts';
 
 export interface ChartSeries {
@@ -174,6 +175,7 @@ export function Chart(props: ChartProps) {
     <figure className="min-w-0">
       <figcaption className="mb-2 flex items-baseline gap-x-3">
         <span className="shrink-0 font-semibold">{props.title}</span>
+        <ChartNoteText />
         {x.length ? <span className="min-w-0 flex-1 truncate text-xs text-faint">{props.formatX(index)}</span> : null}
         {zoomed ? (
           <button

@@ -22,8 +22,10 @@ import {
 } from '../../_lib/format.ts';
 import { useRunColours } from '../../_lib/run-colours.ts';
 import type { RankColumns } from '../../_lib/run-log.ts';
+import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { Chart, type ChartSeries } from '../charts/chart.tsx';
+import { ChartNote, ChartNoteText } from '../charts/chart-note.tsx';
 import { StackBar } from '../charts/stack-bar.tsx';
 import { summaryOf } from '../run/run-charts.tsx';
 import { Progress } from '../runs/progress.tsx';
@@ -88,68 +90,72 @@ function Compared(props: {
   const { runs } = comparison;
   const active = runs.filter(({ run }) => isActive(run.state)).length;
   const labels = useMemo(() => labelsOf(runs), [runs]);
+  const linkNote = simulatedLinkNote(runs.map(({ config }) => config));
   return (
-    <div className="space-y-4">
-      <div className="flex flex-wrap items-center gap-x-3 gap-y-2">
-        <h1 className="text-lg font-semibold tracking-tight">Comparison of {runs.length} runs</h1>
-        <p className="text-muted" aria-live="polite">
-          {active ? `${active} still going` : 'all ended'}
-        </p>
-        <Button className="ml-auto" onClick={() => download('comparison.csv', comparisonCsv(comparison))}>
-          <Icon name="download" className="size-3.5" />
-          Export CSV
-        </Button>
+    <ChartNote value={linkNote}>
+      <div className="space-y-4">
+        <div className="flex flex-wrap items-center gap-x-3 gap-y-2">
+          <h1 className="text-lg font-semibold tracking-tight">Comparison of {runs.length} runs</h1>
+          <p className="text-muted" aria-live="polite">
+            {active ? `${active} still going` : 'all ended'}
+          </p>
+          <ChartNoteText />
+          <Button className="ml-auto" onClick={() => download('comparison.csv', comparisonCsv(comparison))}>
+            <Icon name="download" className="size-3.5" />
+            Export CSV
+          </Button>
+        </div>
+        {props.problem ? (
+          <Notice tone="warn" title="These may be out of date">
+            {props.problem}
+          </Notice>
+        ) : null}
+        <Headline runs={runs} labels={labels} />
+        <GuideTable runs={runs} colourOf={colourOf} />
+        <div className="grid gap-4 lg:grid-cols-2">
+          <Bars
+            title="Memory, reserved peak"
+            unit="MB"
+            runs={runs}
+            labels={labels}
+            colourOf={colourOf}
+            valueOf={({ peakBytes }) => peakBytes}
+            format={formatMB}
+          />
+          <Bars
+            title="Iteration time, median"
+            unit="s"
+            runs={runs}
+            labels={labels}
+            colourOf={colourOf}
+            valueOf={({ iterationMs }) => iterationMs}
+            format={formatSeconds}
+          />
+        </div>
+        <div className="grid gap-4 lg:grid-cols-2">
+          <Overlay
+            title="Loss, mean over ranks"
+            runs={runs}
+            labels={labels}
+            followed={followed}
+            colourOf={colourOf}
+            pick="lossMean"
+            format={formatLoss}
+          />
+          <Overlay
+            title="Iteration time, rank 0"
+            runs={runs}
+            labels={labels}
+            followed={followed}
+            colourOf={colourOf}
+            pick="iterationMs"
+            format={formatMs}
+          />
+        </div>
+        <LiveByCategory runs={runs} labels={labels} colourOf={colourOf} />
+        <Differences comparison={comparison} colourOf={colourOf} />
       </div>
-      {props.problem ? (
-        <Notice tone="warn" title="These may be out of date">
-          {props.problem}
-        </Notice>
-      ) : null}
-      <Headline runs={runs} labels={labels} />
-      <GuideTable runs={runs} colourOf={colourOf} />
-      <div className="grid gap-4 lg:grid-cols-2">
-        <Bars
-          title="Memory, reserved peak"
-          unit="MB"
-          runs={runs}
-          labels={labels}
-          colourOf={colourOf}
-          valueOf={({ peakBytes }) => peakBytes}
-          format={formatMB}
-        />
-        <Bars
-          title="Iteration time, median"
-          unit="s"
-          runs={runs}
-          labels={labels}
-          colourOf={colourOf}
-          valueOf={({ iterationMs }) => iterationMs}
-          format={formatSeconds}
-        />
-      </div>
-      <div className="grid gap-4 lg:grid-cols-2">
-        <Overlay
-          title="Loss, mean over ranks"
-          runs={runs}
-          labels={labels}
-          followed={followed}
-          colourOf={colourOf}
-          pick="lossMean"
-          format={formatLoss}
-        />
-        <Overlay
-          title="Iteration time, rank 0"
-          runs={runs}
-          labels={labels}
-          followed={followed}
-          colourOf={colourOf}
-          pick="iterationMs"
-          format={formatMs}
-        />
-      </div>
-      <LiveByCategory runs={runs} labels={labels} colourOf={colourOf} />
-      <Differences comparison={comparison} colourOf={colourOf} />
-    </div>
+    </ChartNote>
   );
 }
 
@@ -284,7 +290,7 @@ function Bars(props: {
   return (
     <section className="panel p-4 sm:p-5" aria-label={props.title}>
       <h2 className="font-semibold">
-        {props.title} <span className="font-normal text-faint">({props.unit})</span>
+        {props.title} <span className="font-normal text-faint">({props.unit})</span> <ChartNoteText />
       </h2>
       <ul className="mt-3 space-y-2.5">
         {props.runs.map((run, i) => {

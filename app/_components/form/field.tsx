@@ -2,6 +2,7 @@
 
 import { useQuery } from '@tanstack/react-query';
 import { type ReactNode, useId, useRef, useState } from 'react';
+import { legalMeshes } from '../../../engine/config.ts';
 import { listFiles, uploadFile } from '../../_lib/api.ts';
 import type { Field } from '../../_lib/config-fields.ts';
 import { formatBytes } from '../../_lib/format.ts';
@@ -19,6 +20,7 @@ const SPANS = { 1: '', 2: 'sm:col-span-2', 3: 'sm:col-span-full' } as const;
 
 function spanOf(field: Field): keyof typeof SPANS {
   if (field.input === 'ranks') return 2;
+  if (field.input === 'wrapping' || field.input === 'optimizer-groups') return 3;
   if (field.input === 'file' || field.input === 'names') return 2;
   if (field.input !== 'choice') return 1;
   if (field.path.endsWith('.kind')) return 3;
@@ -31,8 +33,13 @@ interface FieldProps {
   readonly value: unknown;
   readonly problem: string | null;
   readonly adapters: readonly AdapterChoice[];
+  /** How many ranks the draft has. */
+  readonly ranks: number;
   readonly onChange: (value: unknown) => void;
 }
+
+/** Controls of several parts, which a label names as a group. */
+const GROUPED = new Set<Field['input']>(['choice', 'ranks', 'numbers', 'mesh', 'wrapping', 'optimizer-groups']);
 
 /** One field of the config: its name for people, its key in the config, the control, what is wrong with it. */
 export function ConfigField(props: FieldProps) {
@@ -41,7 +48,7 @@ export function ConfigField(props: FieldProps) {
   const key = field.path.slice(field.path.indexOf('.') + 1);
   const described =
     [field.help ? `${id}-help` : '', problem ? `${id}-problem` : ''].filter(Boolean).join(' ') || undefined;
-  const grouped = field.input === 'choice' || field.input === 'ranks' || field.input === 'numbers';
+  const grouped = GROUPED.has(field.input);
   const label = (
     <>
       <span className="font-medium">{field.label}</span>
@@ -132,6 +139,12 @@ function Control(props: ControlProps): ReactNode {
           onChange={onChange}
         />
       );
+    case 'mesh':
+      return <MeshControl {...props} />;
+    case 'wrapping':
+      return <WrappingControl {...props} />;
+    case 'optimizer-groups':
+      return <OptimizerGroupsControl {...props} />;
     case 'adapter':
       return (
         <select {...shared} value={String(value)} onChange={(e) => onChange(e.target.value)} className="field-box">
@@ -230,13 +243,14 @@ function NumbersControl(props: ControlProps & { count: number }) {
   );
 }
 
-function NamesControl(props: ControlProps & { none?: string }) {
+function NamesControl(props: ControlProps & { none?: string; name?: string }) {
   const { value, onChange } = props;
   const meaning = (text: string) => text.split(/[\s,]+/).filter(Boolean);
   const [text, setText] = useTypedText(value ?? [], meaning, (v) => (Array.isArray(v) ? v.join(', ') : ''));
   return (
     <input
       id={props.id}
+      aria-label={props.name}
       aria-describedby={props.describedBy}
       aria-invalid={props.problem ? true : undefined}
       type="text"
@@ -250,6 +264,138 @@ function NamesControl(props: ControlProps & { none?: string }) {
         onChange(meaning(e.target.value));
       }}
     />
+  );
+}
+
+/** The meshes that so many ranks can form; one that they cannot stays visible until another is chosen. */
+function MeshControl(props: ControlProps) {
+  const { value, onChange, field, id } = props;
+  const told = (mesh: readonly unknown[]) => `${mesh[0]} × ${mesh[1]}`;
+  const meshes = legalMeshes(props.ranks);
+  const chosen = Array.isArray(value) ? told(value) : null;
+  const known = meshes.some((mesh) => told(mesh) === chosen);
+  if (!meshes.length && chosen === null)
+    return <p className="min-h-8 py-1.5 text-muted">None: {props.ranks} ranks make no two rows of two or more.</p>;
+  return (
+    <Segmented
+      label={field.label}
+      labelledBy={`${id}-label`}
+      describedBy={props.describedBy}
+      segments={[
+        ...meshes.map((mesh) => ({
+          value: told(mesh),
+          label: told(mesh),
+          hint: `${mesh[0]} rows of ${mesh[1]} ranks`,
+        })),
+        ...(chosen !== null && !known ? [{ value: chosen, label: chosen }] : []),
+      ]}
+      value={chosen}
+      onChange={(mesh) => onChange(meshes.find((one) => told(one) === mesh) ?? value)}
+    />
+  );
+}
+
+const WRAPPINGS = [
+  { value: 'classes', label: 'by class', hint: 'Each module of these classes is a unit' },
+  { value: 'size', label: 'by size', hint: 'PyTorch’s rule: what has so many parameters left is a unit' },
+  { value: 'none', label: 'none', hint: 'The whole model is one unit' },
+] as const;
+
+/** A wrap policy: names of classes, a size, or nothing. What was typed for one is kept while another is looked at. */
+function WrappingControl(props: ControlProps) {
+  const { value, onChange, id, field } = props;
+  const kind = value === null ? 'none' : Array.isArray(value) ? 'classes' : 'size';
+  const [classes, setClasses] = useState<unknown>(kind === 'classes' ? value : []);
+  const [size, setSize] = useState<unknown>(kind === 'size' ? value : { minNumParams: 100_000 });
+  if (kind === 'classes' && value !== classes) setClasses(value);
+  if (kind === 'size' && value !== size) setSize(value);
+  const least = (value as { minNumParams?: unknown } | null)?.minNumParams;
+  return (
+    <div className="flex flex-wrap items-start gap-2">
+      <Segmented
+        label={field.label}
+        labelledBy={`${id}-label`}
+        segments={WRAPPINGS}
+        value={kind}
+        onChange={(next) => onChange(next === 'none' ? null : next === 'classes' ? classes : size)}
+      />
+      <div className="min-w-56 flex-1">
+        {kind === 'classes' ? (
+          <NamesControl {...props} name={`${field.label}: classes`} none="no class: one unit" />
+        ) : null}
+        {kind === 'size' ? (
+          <NumberControl
+            {...props}
+            name={`${field.label}: least parameters`}
+            value={least}
+            unit="params"
+            whole
+            onChange={(minNumParams) => onChange({ minNumParams })}
+          />
+        ) : null}
+        {kind === 'none' ? <p className="py-1.5 text-xs text-faint">{WRAPPINGS[2].hint}.</p> : null}
+      </div>
+    </div>
+  );
+}
+
+interface OptimizerGroup {
+  readonly match?: string;
+  readonly lr?: unknown;
+  readonly weightDecay?: unknown;
+}
+
+/** Parameter groups, one line each: which names, and what they have of their own. */
+function OptimizerGroupsControl(props: ControlProps) {
+  const { onChange, id, field } = props;
+  const groups: readonly OptimizerGroup[] = Array.isArray(props.value) ? props.value : [];
+  const change = (at: number, key: keyof OptimizerGroup, value: unknown) =>
+    onChange(
+      groups.map((group, i) => {
+        if (i !== at) return group;
+        const { [key]: _, ...rest } = group;
+        return value === null ? rest : { ...rest, [key]: value };
+      }),
+    );
+  return (
+    <fieldset aria-labelledby={`${id}-label`} className="space-y-2">
+      {groups.map((group, i) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the order of entries is what they mean.
+        <div key={i} className="grid grid-cols-[minmax(0,2fr)_minmax(0,1fr)_minmax(0,1fr)_auto] gap-2">
+          <input
+            aria-label={`${field.label} ${i + 1}: names`}
+            aria-invalid={props.problem ? true : undefined}
+            type="text"
+            className="field-box font-mono text-xs"
+            value={group.match ?? ''}
+            placeholder="*.bias"
+            spellCheck={false}
+            autoComplete="off"
+            onChange={(e) => change(i, 'match', e.target.value)}
+          />
+          {(['lr', 'weightDecay'] as const).map((key) => (
+            <NumberControl
+              key={key}
+              {...props}
+              id={`${id}-${i}-${key}`}
+              name={`${field.label} ${i + 1}: ${key === 'lr' ? 'learning rate' : 'weight decay'}`}
+              none={key === 'lr' ? 'rate as above' : 'decay as above'}
+              whole={false}
+              value={group[key] ?? null}
+              onChange={(value) => change(i, key, value)}
+            />
+          ))}
+          <Button
+            look="quiet"
+            onClick={() => onChange(groups.filter((_, at) => at !== i))}
+            aria-label={`Remove group ${i + 1}`}
+          >
+            Remove
+          </Button>
+        </div>
+      ))}
+      <Button onClick={() => onChange([...groups, { match: '*.bias', weightDecay: 0 }])}>Add a group</Button>
+    </fieldset>
   );
 }
 

@@ -13,6 +13,7 @@ import {
   same,
   toDraft,
   valueAt,
+  withChange,
   withKind,
   withoutDefaults,
   withValue,
@@ -20,7 +21,9 @@ import {
 import { belongsTo, builtGroups, comparableStrategies, type FieldGroup } from '../../_lib/config-fields.ts';
 import { formatBytes, formatCount } from '../../_lib/format.ts';
 import { PRESETS, type Preset } from '../../_lib/presets.ts';
+import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { usePredictions } from '../../_lib/use-predictions.ts';
+import { ChartNote } from '../charts/chart-note.tsx';
 import { PredictionPanel } from '../prediction/prediction-panel.tsx';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -53,7 +56,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
     if (!create.isPending) create.reset();
   };
   const setField = (path: string, value: unknown) =>
-    change(KINDS.has(path) ? withKind(draft, path.split('.')[0], String(value)) : withValue(draft, path, value));
+    change(KINDS.has(path) ? withKind(draft, path.split('.')[0], String(value)) : withChange(draft, path, value));
   const choosePreset = (chosen: Preset) => {
     change(toDraft(chosen.config));
     setPreset(chosen.id);
@@ -148,28 +151,30 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
           )}
         </div>
         <aside className="lg:sticky lg:top-16 lg:max-h-[calc(100dvh-5rem)] lg:overflow-y-auto lg:pr-1 lg:pb-2">
-          <PredictionPanel
-            {...prediction.panel}
-            onChoose={(key) => {
-              const strategy = prediction.strategies.find((one) => one.key === key)?.strategy;
-              if (strategy) change(toDraft({ ...draft, strategy }));
-            }}
-            footer={
-              <div className="mt-4 flex flex-wrap items-center justify-between gap-2 border-t border-line pt-3 text-xs text-muted">
-                <span id="plan-for">Predict for</span>
-                <Segmented
-                  label="Predict for"
-                  labelledBy="plan-for"
-                  segments={[
-                    { value: 'adapter', label: 'the run’s adapter' },
-                    { value: 'h200', label: 'NVIDIA H200' },
-                  ]}
-                  value={planFor}
-                  onChange={setPlanFor}
-                />
-              </div>
-            }
-          />
+          <ChartNote value={simulatedLinkNote([draft])}>
+            <PredictionPanel
+              {...prediction.panel}
+              onChoose={(key) => {
+                const strategy = prediction.strategies.find((one) => one.key === key)?.strategy;
+                if (strategy) change(toDraft({ ...draft, strategy }));
+              }}
+              footer={
+                <div className="mt-4 flex flex-wrap items-center justify-between gap-2 border-t border-line pt-3 text-xs text-muted">
+                  <span id="plan-for">Predict for</span>
+                  <Segmented
+                    label="Predict for"
+                    labelledBy="plan-for"
+                    segments={[
+                      { value: 'adapter', label: 'the run’s adapter' },
+                      { value: 'h200', label: 'NVIDIA H200' },
+                    ]}
+                    value={planFor}
+                    onChange={setPlanFor}
+                  />
+                </div>
+              }
+            />
+          </ChartNote>
         </aside>
       </div>
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
@@ -211,6 +216,7 @@ function Group(props: {
             value={valueAt(draft, field.path)}
             problem={problems.get(field.path) ?? null}
             adapters={props.adapters}
+            ranks={Number(valueAt(draft, 'devices'))}
             onChange={(value) => props.onChange(field.path, value)}
           />
         ))}

@@ -20,9 +20,11 @@ import {
 } from '../../_lib/format.ts';
 import { useRunColours } from '../../_lib/run-colours.ts';
 import type { RunLog } from '../../_lib/run-log.ts';
+import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { useNow } from '../../_lib/use-now.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { useRun } from '../../_lib/use-runs.ts';
+import { ChartNote } from '../charts/chart-note.tsx';
 import { Progress, progressColour } from '../runs/progress.tsx';
 import { isActive, StateChip } from '../runs/state-chip.tsx';
 import { Button, ButtonLink, buttonClass } from '../ui/button.tsx';
@@ -66,7 +68,9 @@ export function RunPage({ id }: { id: string }) {
         </Notice>
       ) : null}
       {run.error ? <ErrorPanel run={run} error={run.error} /> : null}
-      {followed ? <Body run={run} followed={followed} /> : null}
+      <ChartNote value={simulatedLinkNote([run.config])}>
+        {followed ? <Body run={run} followed={followed} /> : null}
+      </ChartNote>
     </div>
   );
 }

@@ -53,7 +53,7 @@ export function eventRoutes({ store }: Services): Route[] {
       method: 'GET',
       path: '/runs/:id/steps.csv',
       async handle({ params, response, raw }) {
-        const { id, name } = await store.get(params.id);
+        const { id, name, config } = await store.get(params.id);
         response.writeHead(200, {
           'Content-Type': 'text/csv; charset=utf-8',
           'Content-Disposition': `attachment; filename="${id}-steps.csv"`,
@@ -61,23 +61,29 @@ export function eventRoutes({ store }: Services): Route[] {
           'Cache-Control': 'no-store',
         });
         if (raw.method === 'HEAD') response.end();
-        else await pipeline(Readable.from(stepLines(store, id, name)), response);
+        else await pipeline(Readable.from(stepLines(store, id, name, simulatedLinkGBps(config))), response);
         return 'streamed';
       },
     },
   ];
 }
 
-async function* stepLines(store: RunStore, id: string, name: string): AsyncGenerator<string> {
-  let lines = csvLine(COLUMNS);
+/** A run over a simulated link says so in each line. */
+async function* stepLines(store: RunStore, id: string, name: string, link: number | null): AsyncGenerator<string> {
+  let lines = csvLine(link === null ? COLUMNS : [...COLUMNS, 'simulatedLinkGBps']);
   for await (const event of store.eventsAfter(id, 0)) {
     if (event.event !== 'step') continue;
-    lines += csvLine([name, ...stepCells(event)]);
+    lines += csvLine([name, ...stepCells(event), ...(link === null ? [] : [link])]);
     if (lines.length < 64 * 1024) continue;
     yield lines;
     lines = '';
   }
   yield lines;
+}
+
+function simulatedLinkGBps(config: unknown): number | null {
+  const { strategy } = config as { strategy?: { linkGBps?: number | null } };
+  return strategy?.linkGBps ?? null;
 }
 
 function stepCells({ rank, step, loss, lossMean, gradNorm, iterationMs, tokens, memory }: StepEvent) {
