@@ -113,7 +113,67 @@ export const CorpusInfo = z.strictObject({
 });
 export type CorpusInfo = z.infer<typeof CorpusInfo>;
 
-/** POST /api/v1/files?kind=text|batches|weights&name=… with the bytes as the body → where a config can point. */
+const counts = z.array(z.number());
+
+/** GET /api/v1/runs/:id/checkpoints/:name/details → what it holds; no tensor is read for it. */
+export const CheckpointDetails = z.object({
+  kind: z.enum(['full', 'sharded', 'safetensors']),
+  step: z.number(),
+  sha256: z.string(),
+  bytes: z.number(),
+  files: z.array(z.object({ name: z.string(), bytes: z.number(), sha256: z.string().nullable() })).readonly(),
+  params: z.number(),
+  tensors: z
+    .array(
+      z.object({
+        name: z.string(),
+        dtype: z.string(),
+        shape: counts.readonly(),
+        elements: z.number(),
+        bytes: z.number(),
+        /** Boxes of it, by the rank that wrote each; one box of everything in a file. */
+        parts: z
+          .array(
+            z.object({
+              file: z.string(),
+              rank: z.number().nullable(),
+              offsets: counts.readonly(),
+              sizes: counts.readonly(),
+            }),
+          )
+          .readonly(),
+      }),
+    )
+    .readonly(),
+  optimizers: z
+    .array(
+      z.object({
+        key: z.string(),
+        parameters: z.number(),
+        groups: z.array(z.object({ parameters: z.number(), options: z.unknown() })).readonly(),
+      }),
+    )
+    .readonly(),
+  iter: z.number().nullable(),
+  samples: z.number().nullable(),
+  config: z.unknown(),
+});
+export type CheckpointDetails = z.infer<typeof CheckpointDetails>;
+
+/** GET /api/v1/runs/:id/checkpoints/:name/tensor?tensor=NAME → its elements, read for it. */
+export const TensorDetails = z.object({
+  elements: z.number(),
+  nan: z.number(),
+  positiveInfinity: z.number(),
+  negativeInfinity: z.number(),
+  min: z.number().nullable(),
+  max: z.number().nullable(),
+  mean: z.number().nullable(),
+  histogram: counts.readonly(),
+});
+export type TensorDetails = z.infer<typeof TensorDetails>;
+
+/** POST /api/v1/files?kind=text|batches|weights|checkpoint&name=… with the bytes as the body → where a config can point. */
 export const UploadedFile = z.strictObject({ path: z.string(), bytes: z.number(), sha256: z.string() });
 
 /** GET /api/v1/files → what was uploaded, by name. */
@@ -132,7 +192,8 @@ export type MemorySummary = z.infer<typeof MemorySummary>;
 
 /*
  * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop and runs/:id/save → 202
- * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range);
+ * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range; a folder as one tar;
+ * `?as=full` or `?as=safetensors` makes that form of it as it is sent);
  * GET runs/:id/steps.csv.
  */
 

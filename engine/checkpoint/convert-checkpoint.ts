@@ -12,11 +12,11 @@ import { type DcpEntry, folderMetadata, rankFileName, writeMetaFile, writeRankFi
 import { METADATA_FILE } from './dcp-metadata.ts';
 import { elementCount } from './dtype.ts';
 import type { PyDict } from './python-value.ts';
-import { writeSafetensors } from './safetensors.ts';
+import { type SafetensorsToWrite, safetensorsBytes, writeSafetensors } from './safetensors.ts';
 import { safetensorsMetadata } from './safetensors-metadata.ts';
 import type { StoredCheckpoint } from './stored-checkpoint.ts';
 import { type OptimizerOptions, openOptimizer } from './stored-optimizer.ts';
-import { writeTorchFile } from './torch-file-writer.ts';
+import { torchFileBytes, writeTorchFile } from './torch-file-writer.ts';
 
 /** Where a conversion writes. */
 export type ConversionTarget =
@@ -53,6 +53,18 @@ export async function convertCheckpoint(
   return { dropped };
 }
 
+/** The exact size in bytes of the file that `convertCheckpoint` makes; no tensor is read. */
+export async function conversionBytes(
+  from: StoredCheckpoint,
+  kind: 'full' | 'safetensors',
+  options: OptimizerOptions = {},
+): Promise<number> {
+  const { content } = await contentOf(from, kind === 'full', options);
+  if (kind === 'full') return torchFileBytes(contentTree(content));
+  const { tensors, metadata } = weightsOf(content);
+  return safetensorsBytes(tensors, metadata);
+}
+
 /** The content of a stored checkpoint under our own keys. */
 async function contentOf(
   from: StoredCheckpoint,
@@ -85,15 +97,20 @@ async function writeFolder(content: CheckpointContent, to: Extract<ConversionTar
 
 /** Weights alone, each tensor once. Returns the keys that the format cannot hold. */
 export async function writeWeights(content: CheckpointContent, sink: ByteSink): Promise<readonly string[]> {
+  const { tensors, metadata, dropped } = weightsOf(content);
+  await writeSafetensors(tensors, sink, metadata);
+  return dropped;
+}
+
+function weightsOf(content: CheckpointContent) {
   const { metadata, dropped } = safetensorsMetadata(content);
   const written = new Set<TensorContent>();
-  const tensors = [];
+  const tensors: SafetensorsToWrite[] = [];
   for (const [name, tensor] of content.model) {
     if (written.has(tensor)) continue;
     written.add(tensor);
     const { dtype, shape } = tensor;
     tensors.push({ name, dtype, shape, chunks: () => tensor.read(0, elementCount(shape)) });
   }
-  await writeSafetensors(tensors, sink, metadata);
-  return dropped;
+  return { tensors, metadata, dropped };
 }

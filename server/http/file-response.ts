@@ -11,46 +11,68 @@ export interface FileAnswer {
   readonly sha256: string;
 }
 
-/**
- * Streams a file as a download, or the part that `Range` asks for; `If-Range` and `If-None-Match` are compared with its
- * SHA-256. A reader that goes away ends the stream and closes the file; a file that ends early breaks the connection, so
- * that a short body is never taken for a whole one.
- */
+/** Bytes to be saved by the browser, whose number is known before the first is there. */
+export interface Download {
+  readonly name: string;
+  readonly bytes: number;
+  /** Changes when the bytes do. */
+  readonly etag: string;
+  /** Bytes [start, end], both included; `ranges` false: only ever all of them. */
+  read(start: number, end: number): AsyncIterable<Uint8Array>;
+  readonly ranges: boolean;
+}
+
+/** Streams a file as a download; see `sendDownload`. */
 export async function sendFile(request: IncomingMessage, response: ServerResponse, file: FileAnswer): Promise<void> {
   const handle = await open(file.path, 'r');
   try {
     const { size } = await handle.stat();
-    const etag = `"${file.sha256}"`;
-    response.setHeader('ETag', etag);
-    response.setHeader('Accept-Ranges', 'bytes');
-    response.setHeader('Cache-Control', 'private, no-cache');
-    response.setHeader('Content-Security-Policy', DATA_POLICY);
-    if (request.headers['if-none-match'] === etag) {
-      response.writeHead(304).end();
-      return;
-    }
-    response.setHeader('Content-Type', 'application/octet-stream');
-    response.setHeader('Content-Disposition', disposition(file.name));
-    const ifRange = request.headers['if-range'];
-    const range = ifRange === undefined || ifRange === etag ? parseRange(request.headers.range, size) : null;
-    if (range === 'unsatisfiable') {
-      response.writeHead(416, { 'Content-Range': `bytes */${size}` }).end();
-      return;
-    }
-    const { start, end } = range ?? { start: 0, end: size - 1 };
-    const headers = { 'Content-Length': end - start + 1 };
-    if (range) response.writeHead(206, { ...headers, 'Content-Range': `bytes ${start}-${end}/${size}` });
-    else response.writeHead(200, headers);
-    if (request.method === 'HEAD' || size === 0) {
-      response.end();
-      return;
-    }
-    // A response gets an error when fewer bytes come than it promised, and takes the connection down with it.
-    response.strictContentLength = true;
-    await pipeline(handle.createReadStream({ start, end, autoClose: false }), response);
+    const read = (start: number, end: number) => handle.createReadStream({ start, end, autoClose: false });
+    await sendDownload(request, response, { name: file.name, bytes: size, etag: file.sha256, read, ranges: true });
   } finally {
     await handle.close();
   }
+}
+
+/**
+ * Streams a download, or the part that `Range` asks for; `If-Range` and `If-None-Match` are compared with its tag. A
+ * reader that goes away ends the stream; one that ends early breaks the connection, so that a short body is never taken
+ * for a whole one.
+ */
+export async function sendDownload(
+  request: IncomingMessage,
+  response: ServerResponse,
+  { name, bytes: size, etag: tag, read, ranges }: Download,
+): Promise<void> {
+  const etag = `"${tag}"`;
+  response.setHeader('ETag', etag);
+  response.setHeader('Accept-Ranges', ranges ? 'bytes' : 'none');
+  response.setHeader('Cache-Control', 'private, no-cache');
+  response.setHeader('Content-Security-Policy', DATA_POLICY);
+  if (request.headers['if-none-match'] === etag) {
+    response.writeHead(304).end();
+    return;
+  }
+  response.setHeader('Content-Type', 'application/octet-stream');
+  response.setHeader('Content-Disposition', disposition(name));
+  const ifRange = request.headers['if-range'];
+  const asked = ranges && (ifRange === undefined || ifRange === etag);
+  const range = asked ? parseRange(request.headers.range, size) : null;
+  if (range === 'unsatisfiable') {
+    response.writeHead(416, { 'Content-Range': `bytes */${size}` }).end();
+    return;
+  }
+  const { start, end } = range ?? { start: 0, end: size - 1 };
+  const headers = { 'Content-Length': end - start + 1 };
+  if (range) response.writeHead(206, { ...headers, 'Content-Range': `bytes ${start}-${end}/${size}` });
+  else response.writeHead(200, headers);
+  if (request.method === 'HEAD' || size === 0) {
+    response.end();
+    return;
+  }
+  // A response gets an error when fewer bytes come than it promised, and takes the connection down with it.
+  response.strictContentLength = true;
+  await pipeline(read(start, end), response);
 }
 
 /**

@@ -1,12 +1,30 @@
+import { stat } from 'node:fs/promises';
 import { StudioError } from '../../../engine/errors.ts';
+import { inspectCheckpoint, inspectTensor } from '../../../engine/node/inspect-checkpoint.ts';
+import { convertedFile } from '../../checkpoints/converted-file.ts';
+import { folderArchive } from '../../checkpoints/folder-archive.ts';
+import type { CheckpointDetails, TensorDetails } from '../../contract.ts';
 import { confine, isInside, quote } from '../../data-folder.ts';
+import type { CheckpointRow } from '../../runs/run-store.ts';
 import { toRun } from '../../runs/run-store.ts';
-import { sendFile } from '../file-response.ts';
-import type { Route } from '../router.ts';
+import { RequestError } from '../errors.ts';
+import { sendDownload, sendFile } from '../file-response.ts';
+import type { ApiRequest, Route } from '../router.ts';
 import type { Services } from '../services.ts';
 
-/** The checkpoints of a run: their list, and each as a download. */
+/** The checkpoints of a run: their list, what each holds, and each as a download in any form. */
 export function checkpointRoutes({ store, folder }: Services): Route[] {
+  /** The name is looked up in the listing, never made into a path; what is there may still be somebody's link. */
+  const find = async ({ id, name }: ApiRequest['params']): Promise<{ row: CheckpointRow; path: string }> => {
+    const row = await store.findCheckpoint(id, name);
+    if (!row) throw new StudioError('not-found', `This run has no checkpoint ${quote(name)}.`);
+    const place = `runs/${row.runId}/checkpoints`;
+    const path = await confine(folder.root, `${place}/${row.name}`);
+    if (!isInside(`${folder.root}/${place}`, path))
+      throw new StudioError('forbidden', `The checkpoint ${quote(row.name)} leaves its run's folder.`);
+    return { row, path };
+  };
+
   return [
     {
       method: 'GET',
@@ -19,19 +37,55 @@ export function checkpointRoutes({ store, folder }: Services): Route[] {
     {
       method: 'GET',
       path: '/runs/:id/checkpoints/:name',
-      async handle({ params, raw, response }) {
-        // The name is looked up in the listing, never made into a path; what is there may still be somebody's link.
-        const row = await store.findCheckpoint(params.id, params.name);
-        if (!row) throw new StudioError('not-found', `This run has no checkpoint ${quote(params.name)}.`);
-        const place = `runs/${row.runId}/checkpoints`;
-        const path = await confine(folder.root, `${place}/${row.name}`);
-        if (!isInside(`${folder.root}/${place}`, path))
-          throw new StudioError('forbidden', `The checkpoint ${quote(row.name)} leaves its run's folder.`);
+      async handle(request) {
+        const { row, path } = await find(request.params);
         const { name } = await store.get(row.runId);
-        const saved = `${name.replaceAll(/[^\p{L}\p{N}._-]+/gu, '-').slice(0, 60)}-${row.name}`;
-        await sendFile(raw, response, { path, name: saved, sha256: row.sha256 });
+        const stem = name.replaceAll(/[^\p{L}\p{N}._-]+/gu, '-').slice(0, 60);
+        await download(request, { row, path, saved: `${stem}-${row.name}` });
         return 'streamed';
       },
     },
+    {
+      method: 'GET',
+      path: '/runs/:id/checkpoints/:name/details',
+      async handle({ params }) {
+        const { row, path } = await find(params);
+        const body: CheckpointDetails = { ...(await inspectCheckpoint(path)), step: row.step, sha256: row.sha256 };
+        return { status: 200, body };
+      },
+    },
+    {
+      method: 'GET',
+      path: '/runs/:id/checkpoints/:name/tensor',
+      async handle({ params, query }) {
+        const { path } = await find(params);
+        const body: TensorDetails = await inspectTensor(path, query.get('tensor') ?? '');
+        return { status: 200, body };
+      },
+    },
   ];
+}
+
+const SUFFIXES: Readonly<Record<string, string>> = { full: '.ckpt', safetensors: '.safetensors' };
+
+/** As it is (a folder as one tar), or as the one file that `?as=full` or `?as=safetensors` asks for, made as it is sent. */
+async function download(
+  { raw, response, query }: ApiRequest,
+  { row, path, saved }: { row: CheckpointRow; path: string; saved: string },
+): Promise<void> {
+  const as = query.get('as') ?? row.format;
+  if (as === row.format) {
+    if (!(await stat(path)).isDirectory()) return sendFile(raw, response, { path, name: saved, sha256: row.sha256 });
+    const { bytes, read } = await folderArchive(path);
+    return sendDownload(raw, response, { name: `${saved}.tar`, bytes, etag: `${row.sha256}-tar`, read, ranges: true });
+  }
+  if (as !== 'full' && as !== 'safetensors')
+    throw new RequestError('bad-request', 'as is full or safetensors, or left out for the checkpoint as it is.');
+  const { bytes, read, close } = await convertedFile(path, as);
+  try {
+    const name = `${saved.replace(/\.(ckpt|safetensors)$/, '')}${SUFFIXES[as]}`;
+    await sendDownload(raw, response, { name, bytes, etag: `${row.sha256}-${as}`, read, ranges: false });
+  } finally {
+    await close();
+  }
 }

@@ -1,10 +1,13 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { type FileHandle, link, open, readdir, rm, stat } from 'node:fs/promises';
+import { type FileHandle, link, open, readdir, rm } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import { extname, join } from 'node:path';
 import { StudioError } from '../../../engine/errors.ts';
+import { DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
+import { importArchive, verifyBroughtCheckpoint } from '../../checkpoints/import-checkpoint.ts';
 import type { FileList } from '../../contract.ts';
+import { checkpointBytes } from '../../runs/checkpoint-files.ts';
 import { RequestError } from '../errors.ts';
 import type { Route } from '../router.ts';
 import type { Services } from '../services.ts';
@@ -14,6 +17,8 @@ const KINDS: Readonly<Record<string, { readonly extensions: readonly string[]; r
   text: { extensions: ['.txt', '.md', '.tokens', '.text'], maxBytes: 2 ** 30 },
   batches: { extensions: ['.json'], maxBytes: 2 ** 28 },
   weights: { extensions: ['.safetensors', '.pt', '.pth', '.ckpt', '.bin'], maxBytes: 2 ** 34 },
+  // Looked through before it appears; an archive is of a sharded folder.
+  checkpoint: { extensions: ['.safetensors', '.pt', '.pth', '.ckpt', '.bin', '.tar'], maxBytes: 2 ** 36 },
 };
 const MAX_UPLOADS = 4;
 /** Uploads begin with this while they arrive, and what has it is never listed. */
@@ -28,11 +33,12 @@ export function fileRoutes({ folder }: Services): Route[] {
       method: 'GET',
       path: '/files',
       async handle() {
-        const names = (await readdir(folder.uploads)).filter((name) => !name.startsWith('.')).sort();
+        const all = await readdir(folder.uploads);
+        const names = all.filter((name) => !name.startsWith('.') && !name.endsWith(DIGEST_SUFFIX)).sort();
         const files = await Promise.all(
           names.map(async (name) => ({
             path: `uploads/${name}`,
-            bytes: (await stat(join(folder.uploads, name))).size,
+            bytes: await checkpointBytes(join(folder.uploads, name)),
           })),
         );
         const body: FileList = { files };
@@ -46,13 +52,18 @@ export function fileRoutes({ folder }: Services): Route[] {
         const type = (raw.headers['content-type'] ?? '').split(';')[0].trim().toLowerCase();
         if (type === 'application/x-www-form-urlencoded' || type === 'multipart/form-data')
           throw new RequestError('unsupported-media-type', 'Send the bytes of the file as the body, not a form.');
-        const { name, maxBytes } = checkName(query.get('kind') ?? '', query.get('name') ?? '');
+        const kind = query.get('kind') ?? '';
+        const { name, maxBytes } = checkName(kind, query.get('name') ?? '');
         if (Number(raw.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes);
         if (uploading >= MAX_UPLOADS)
           throw new StudioError('conflict', `${MAX_UPLOADS} uploads are under way; wait for one to end.`);
         uploading++;
         try {
-          return { status: 201, body: await store(raw, folder.uploads, name, maxBytes) };
+          const check = kind === 'checkpoint' ? verifyBroughtCheckpoint : null;
+          const body = name.endsWith('.tar')
+            ? await storeArchive(raw, folder.uploads, name, maxBytes)
+            : await store(raw, folder.uploads, name, maxBytes, check);
+          return { status: 201, body };
         } finally {
           uploading--;
         }
@@ -78,13 +89,28 @@ function checkName(kind: string, name: string): { name: string; maxBytes: number
   return { name: `${stem || kind}${extension}`, maxBytes };
 }
 
-/** Writes the body under a temporary name and gives it its own when it is whole and on disk. */
-async function store(request: IncomingMessage, folder: string, name: string, maxBytes: number) {
+/** A sharded folder, as one archive. */
+async function storeArchive(request: IncomingMessage, folder: string, name: string, maxBytes: number) {
+  const draft = join(folder, PARTIAL + randomBytes(8).toString('hex'));
+  const stem = name.slice(0, -'.tar'.length);
+  const brought = await importArchive(request as AsyncIterable<Buffer>, folder, draft, stem, maxBytes);
+  return { path: `uploads/${brought.name}`, bytes: brought.bytes, sha256: brought.sha256 };
+}
+
+/** Writes the body under a temporary name and gives it its own when it is whole, on disk and, if need be, checked. */
+async function store(
+  request: IncomingMessage,
+  folder: string,
+  name: string,
+  maxBytes: number,
+  check: ((path: string) => Promise<void>) | null,
+) {
   const draft = join(folder, PARTIAL + randomBytes(8).toString('hex'));
   const file = await open(draft, 'wx', 0o600);
   try {
     const { bytes, sha256 } = await receive(request, file, maxBytes);
     if (bytes === 0) throw new StudioError('bad-file', 'The file is empty.');
+    await check?.(draft);
     const path = `uploads/${await place(draft, folder, name, sha256)}`;
     return { path, bytes, sha256 };
   } finally {

@@ -1,0 +1,56 @@
+import { open, readdir, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
+import { TAR_END_BYTES, tarHeader, tarPadding } from './tar-format.ts';
+
+/** A part of an archive: bytes at hand, or those of a file. */
+type Piece = { readonly bytes: number } & ({ readonly data: Buffer } | { readonly path: string });
+
+export interface FolderArchive {
+  readonly bytes: number;
+  /** Bytes [start, end], both included. A file that became shorter ends the stream with an error. */
+  read(start: number, end: number): AsyncGenerator<Buffer>;
+}
+
+/**
+ * The tar of a checkpoint folder and its list of digests: nothing is copied, the size is known, and any range of it can be
+ * read. Equal folders make equal archives.
+ */
+export async function folderArchive(folder: string): Promise<FolderArchive> {
+  const name = basename(folder);
+  const pieces: Piece[] = [];
+  const add = async (path: string, as: string) => {
+    const { size } = await stat(path);
+    const header = tarHeader(as, size);
+    pieces.push({ bytes: header.length, data: header }, { bytes: size, path });
+    const padding = Buffer.alloc(tarPadding(size));
+    if (padding.length) pieces.push({ bytes: padding.length, data: padding });
+  };
+  for (const file of (await readdir(folder)).sort()) await add(join(folder, file), `${name}/${file}`);
+  await add(`${folder}${DIGEST_SUFFIX}`, `${name}${DIGEST_SUFFIX}`);
+  pieces.push({ bytes: TAR_END_BYTES, data: Buffer.alloc(TAR_END_BYTES) });
+  const bytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
+  return { bytes, read: (start, end) => readPieces(pieces, start, end) };
+}
+
+async function* readPieces(pieces: readonly Piece[], start: number, end: number): AsyncGenerator<Buffer> {
+  let at = 0;
+  for (const piece of pieces) {
+    const from = Math.max(start - at, 0);
+    const to = Math.min(end + 1 - at, piece.bytes);
+    at += piece.bytes;
+    if (to <= from) continue;
+    if ('data' in piece) yield piece.data.subarray(from, to);
+    else yield* readFile(piece.path, from, to);
+  }
+}
+
+async function* readFile(path: string, from: number, to: number): AsyncGenerator<Buffer> {
+  const handle = await open(path, 'r');
+  try {
+    for await (const part of handle.createReadStream({ start: from, end: to - 1, autoClose: false }))
+      yield part as Buffer;
+  } finally {
+    await handle.close();
+  }
+}
