@@ -394,7 +394,8 @@ function refuseMesh(s: Extract<StrategyConfig, { kind: 'fsdp' }>, devices: numbe
       path,
       `${written} has rows of one rank, which shard nothing; ${meshesOf(devices)}. To keep a copy on every rank, use ddp`,
     );
-  const rows = mesh?.[0] ?? (name === 'NO_SHARD' ? devices : 1);
+  // Hybrid without a mesh is refused above.
+  const rows = mesh?.[0] ?? (isHybrid || name === 'NO_SHARD' ? devices : 1);
   if (s.linkGBps !== null && rows === 1)
     bad(
       'strategy.linkGBps',

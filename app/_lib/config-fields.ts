@@ -478,7 +478,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'checkpoint.format',
         label: 'Format',
         input: 'choice',
-        help: 'Automatic means full for every strategy, as long as sharded folders are not built.',
+        help: 'Automatic: what State dict says for FSDP, full for DDP.',
         choices: [
           { value: null, label: 'automatic' },
           { value: 'full', label: 'full' },

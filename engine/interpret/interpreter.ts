@@ -32,6 +32,7 @@ export interface InterpreterOptions {
 export class Interpreter implements RankEngine {
   private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
+  private allocRetries = 0;
   private readonly slabs: ArrayBuffer[];
   private gaveWayAtMs = performance.now();
   private readonly peak: { liveBytes: number; byCategory: MeasuredMemory['byCategory'] };
@@ -99,6 +100,7 @@ export class Interpreter implements RankEngine {
   }
 
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
+    if (feed.shapeIndex !== this.run.evaluation) this.allocRetries += this.run.slotWaits;
     const outcome = this.runStep(feed);
     return { submitted: outcome.then(() => undefined), outcome };
   }
@@ -106,7 +108,14 @@ export class Interpreter implements RankEngine {
   memory(): MeasuredMemory {
     const { reservedBytes } = this.run.memory;
     const hostBytes = this.host.bytes();
-    return { currentBytes: reservedBytes, peakBytes: reservedBytes, ...this.peak, hostBytes, allocRetries: 0, ooms: 0 };
+    return {
+      currentBytes: reservedBytes,
+      peakBytes: reservedBytes,
+      ...this.peak,
+      hostBytes,
+      allocRetries: this.allocRetries,
+      ooms: 0,
+    };
   }
 
   async close(): Promise<void> {

@@ -160,6 +160,11 @@ function announce(
   for (const note of startNotes(config, origin)) log(note);
   refuseOverBudget(config, run, profile);
 }
+  if (run.slotWaits > 0)
+    log(
+      `memoryBudgetMiB ${config.memoryBudgetMiB}: ${run.slotWaits} all-gathers of each step wait for a slot, counted as ` +
+        'allocation retries; switch strategy.limitAllGathers on',
+    );
 
 function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: AdapterProfile): string {
   const rates = calibrated ? "this adapter's calibrated rates" : 'built-in rates, for devices --calibrate was not run';

@@ -7,7 +7,7 @@ import { StudioError } from '../errors.ts';
 export class BufferLedger {
   currentBytes = 0;
   peakBytes = 0;
-  /** Allocations that the device refused first and granted after unused memory was given back. */
+  /** Allocations that the device refused first and granted after unused memory was given back, and gathers that waited for a slot. */
   allocRetries = 0;
   ooms = 0;
   private sealed = false;

@@ -158,6 +158,7 @@ export class Executor implements RankEngine {
     const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
     return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes(), allocRetries, ooms };
   }
+    if (feed.shapeIndex !== this.run.evaluation) this.ledger.allocRetries += this.run.slotWaits;
 
   async close(): Promise<void> {
     this.mailbox.close();

@@ -17,7 +17,7 @@ import { type EvaluationOptions, evaluation } from './strategies/evaluation.ts';
 import { fullShard } from './strategies/full-shard.ts';
 import { noShard } from './strategies/no-shard.ts';
 import { shardGradOp } from './strategies/shard-grad-op.ts';
-import type { StrategyPlan } from './strategies/strategy.ts';
+import type { Gather, StrategyPlan } from './strategies/strategy.ts';
 import { type UnitProgram, unitProgram } from './unit-program.ts';
 import { verify } from './verify.ts';
 import { withWaits } from './waits.ts';
@@ -48,6 +48,8 @@ export interface CompiledRun {
   /** Index in `steps` of the forward-only pass over held-out data; null when the run does not validate. */
   readonly evaluation: number | null;
   readonly init: InitPlan;
+  /** Gathers of a training step that wait for a slot since the budget has no room for all at once; see `compileRun`. */
+  readonly slotWaits: number;
   /** Mailbox regions; the same for every batch shape, since only parameters travel. */
   readonly regions: readonly Region[];
 }
@@ -74,8 +76,36 @@ export interface CompileInput {
 /**
  * Model and configuration to schedule: units, strategy, lowering, lifetimes, memory, waits, then the verifier. Pure; the
  * same input gives the same plan in the browser, the server and the worker. Throws StudioError.
+ *
+ * With limitAllGathers off units are gathered as early as their lane allows. Where memoryBudgetMiB cannot hold that, the
+ * lane gets as many slots as fit, at least the limiter's two; a gather that waits for one counts as an allocation retry.
  */
-export function compileRun({ config, model, shapes, rank, profile }: CompileInput): CompiledRun {
+export function compileRun(input: CompileInput): CompiledRun {
+  const { strategy, memoryBudgetMiB } = input.config;
+  const { run, gathers } = compileWith(input, null);
+  const fits = ({ memory }: CompiledRun) => memory.reservedBytes <= (memoryBudgetMiB ?? Infinity) * 2 ** 20;
+  if (strategy.kind === 'ddp' || strategy.limitAllGathers || gathers.length === 0 || fits(run)) return run;
+  let best = compileWith(input, LEAST_SLOTS);
+  let [fit, tooMany] = [LEAST_SLOTS, gathers.length];
+  while (fits(best.run) && tooMany - fit > 1) {
+    const middle = (fit + tooMany) >> 1;
+    const tried = compileWith(input, middle);
+    if (fits(tried.run)) [fit, best] = [middle, tried];
+    else tooMany = middle;
+  }
+  const slotWaits = best.gathers.filter((g, i) => g.afterFreeOf !== gathers[i].afterFreeOf).length;
+  return { ...best.run, slotWaits };
+}
+
+/** Units that are gathered at once with limitAllGathers. */
+const LEAST_SLOTS = 2;
+
+interface CompiledWith {
+  readonly run: CompiledRun;
+  readonly gathers: readonly Gather[];
+}
+
+function compileWith({ config, model, shapes, rank, profile }: CompileInput, slots: number | null): CompiledWith {
   const world = config.devices;
   const { optimizer, trainer } = config;
   refuseUnmatchedGroups(config, model);
@@ -93,7 +123,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     const program = withPrecision(traced, precision);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
-      : strategyOf(config, program);
+      : strategyOf(config, program, slots);
     const lowered = lower({
       program,
       strategy,
@@ -138,7 +168,7 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
   });
   const { mesh } = trained;
   const initSlot = memory.uniformOffsets[0] + (programs[0].dispatchCount - 1) * UNIFORM_SLOT_BYTES;
-  return {
+  const run: CompiledRun = {
     rank,
     world,
     model,
@@ -148,8 +178,10 @@ export function compileRun({ config, model, shapes, rank, profile }: CompileInpu
     memory,
     evaluation: validates ? shapes.length : null,
     init: { mode: config.init.mode, device: onDevice ? { uniformOffsetBytes: initSlot } : null },
+    slotWaits: 0,
     regions: steps[0].schedule.regions,
   };
+  return { run, gathers: trained.gathers };
 }
 
 function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): void {
@@ -195,25 +227,25 @@ function clippingOf({ trainer }: ExperimentConfig): Clipping {
   };
 }
 
-function strategyOf(config: ExperimentConfig, program: UnitProgram): StrategyPlan {
+function strategyOf(config: ExperimentConfig, program: UnitProgram, slots: number | null): StrategyPlan {
   const { strategy, devices } = config;
   const offload = strategy.kind === 'fsdp' && strategy.cpuOffload;
   if (devices === 1 && !offload) return noShard(program, 1);
   if (strategy.kind === 'ddp') return ddp(program, devices, strategy.bucketCapMiB);
   // What is on the host has to be gathered even where it is whole.
   if (strategy.shardingStrategy === 'NO_SHARD' && offload)
-    return fullShard(program, { replicate: devices, shard: 1 }, strategy);
+    return fullShard(program, { replicate: devices, shard: 1 }, { ...strategy, slots });
   const row = { replicate: 1, shard: devices };
   const [replicate, shard] = strategy.deviceMesh ?? [1, devices];
   switch (strategy.shardingStrategy) {
     case 'NO_SHARD':
       return noShard(program, devices);
     case 'FULL_SHARD':
-      return fullShard(program, row, strategy);
+      return fullShard(program, row, { ...strategy, slots });
     case 'SHARD_GRAD_OP':
       return shardGradOp(program, row, { ...strategy, syncEveryMicroBatch: syncs(config) });
     case 'HYBRID_SHARD':
-      return fullShard(program, { replicate, shard }, strategy);
+      return fullShard(program, { replicate, shard }, { ...strategy, slots });
     case 'HYBRID_SHARD_ZERO2':
       return shardGradOp(program, { replicate, shard }, { ...strategy, syncEveryMicroBatch: syncs(config) });
   }

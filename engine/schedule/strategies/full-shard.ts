@@ -16,6 +16,8 @@ export interface FullShardOptions {
   readonly limitAllGathers: boolean;
   readonly forwardPrefetch: boolean;
   readonly backwardPrefetch: 'BACKWARD_PRE' | 'BACKWARD_POST' | null;
+  /** Without the limiter: units besides the root that may be gathered at once; as many as there are if left out. */
+  readonly slots?: number | null;
 }
 
 /** The uses of one micro-batch: visits `start` … `backwardStart` are its forward. */
@@ -101,18 +103,20 @@ function usesIn(
 /**
  * The use whose free the gather of use `k` awaits. With the limiter at most one earlier gather is outstanding: the unit
  * that ended last, or, where units around this one are still in use, those alone. BACKWARD_POST awaits the unit before.
+ * Slots allow as many earlier gathers as there are slots beside this one's.
  */
 function freeToAwait(
   uses: readonly Use[],
   k: number,
   isForward: boolean,
-  { limitAllGathers, backwardPrefetch }: FullShardOptions,
+  { limitAllGathers, backwardPrefetch, slots = null }: FullShardOptions,
 ): number | null {
   const ended = endedBefore(uses, k);
   const inUse = k - ended.length;
   const isPost = !isForward && backwardPrefetch === 'BACKWARD_POST';
-  if (!limitAllGathers && !isPost) return null;
-  const mayStay = inUse > 0 || isPost ? 0 : 1;
+  const outstanding = limitAllGathers ? 1 : slots === null ? null : slots - 1;
+  if (outstanding === null && !isPost) return null;
+  const mayStay = isPost ? 0 : Math.max(0, outstanding! - inUse);
   return ended[ended.length - 1 - mayStay] ?? null;
 }
 
