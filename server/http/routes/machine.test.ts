@@ -1,0 +1,45 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import type { AdapterEntry } from '../../../engine/node/adapters.ts';
+import { writeCalibration } from '../../../engine/node/calibration-store.ts';
+import { DeviceList } from '../../contract.ts';
+import type { Services } from '../services.ts';
+import { machineRoutes } from './machine.ts';
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'machine-'));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+const common = { pciId: null, software: false, features: ['subgroups'], limits: { maxBufferSize: 1024 } };
+const entries = [
+  { ...common, id: '0000:01:00.0', name: 'a GPU', driver: 'one 1.0' },
+  { ...common, id: 'swiftshader', name: 'SwiftShader', driver: 'two 2.0', software: true },
+] as unknown as AdapterEntry[];
+const rates = {
+  flopsPerSecond: 1e12,
+  memoryBytesPerSecond: 1e11,
+  hostBytesPerSecond: 1e10,
+  dispatchSeconds: 1e-5,
+  copySeconds: 1e-4,
+};
+
+it('lists the adapters with who uses them and what was measured of them', async () => {
+  await writeCalibration(folder, entries[0], rates);
+  const services = {
+    adapters: { get: async () => entries },
+    scheduler: { held: new Map([['swiftshader', 'a run']]) },
+    folder: { root: folder },
+  } as unknown as Services;
+  const route = machineRoutes(services).find(({ path }) => path === '/devices')!;
+  const { status, body } = (await route.handle({} as never)) as { status: number; body: unknown };
+  expect(status).toBe(200);
+  const { adapters } = DeviceList.parse(body);
+  expect(adapters.map(({ id, busy, rates: measured }) => [id, busy, measured])).toEqual([
+    ['0000:01:00.0', null, rates],
+    ['swiftshader', 'a run', null],
+  ]);
+});
