@@ -1,5 +1,6 @@
 import type { planExperiment } from '../../engine/schedule/plan.ts';
 import type { AdapterProfile } from '../../engine/schedule/profile.ts';
+import type { FittingSettings } from '../../engine/schedule/thriftier-settings.ts';
 
 /** What the planner says of a config on an adapter. */
 export type Plan = ReturnType<typeof planExperiment>;
@@ -10,6 +11,8 @@ export interface PlanJob {
   /** As a person writes it: checked again where it is planned. */
   readonly config: unknown;
   readonly profile: AdapterProfile;
+  /** Asks which other settings would fit the config's memoryBudgetMiB, where it does not, in place of its plan. */
+  readonly wanted?: 'fitting';
 }
 
 export interface PlanRequest {
@@ -19,6 +22,7 @@ export interface PlanRequest {
 
 export type PlanOutcome =
   | { readonly plan: Plan; readonly problem: null; readonly tookMs: number }
+  | { readonly plan: null; readonly problem: null; readonly fitting: readonly FittingSettings[] }
   | { readonly plan: null; readonly problem: string };
 
 export interface PlanAnswer {

@@ -1,4 +1,5 @@
 import { checkConfig } from '../../engine/config.ts';
+import { budgetVerdict } from '../../engine/schedule/budget.ts';
 import { planExperiment } from '../../engine/schedule/plan.ts';
 import type { PlanAnswer, PlanJob, PlanOutcome, PlanRequest } from './prediction-protocol.ts';
 
@@ -8,11 +9,12 @@ const scope = self as unknown as {
   postMessage(answer: PlanAnswer): void;
 };
 
-function outcomeOf({ config, profile }: PlanJob): PlanOutcome {
+function outcomeOf({ config, profile, wanted }: PlanJob): PlanOutcome {
   const checked = checkConfig(config);
   if (!checked.config) return { plan: null, problem: checked.problems.map(({ message }) => message).join('\n') };
   const startMs = performance.now();
   try {
+    if (wanted) return { plan: null, problem: null, fitting: budgetVerdict(checked.config, profile)?.fitting ?? [] };
     const plan = planExperiment(checked.config, profile);
     return { plan, problem: null, tookMs: performance.now() - startMs };
   } catch (error) {

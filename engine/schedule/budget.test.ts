@@ -2,19 +2,12 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import type { StudioError } from '../errors.ts';
 import { buildModel } from '../model/build-model.ts';
-import {
-  budgetVerdict,
-  fittingSettings,
-  overflowMessage,
-  overflowOf,
-  refuseOverBudget,
-  thriftierSettings,
-  withSettings,
-} from './budget.ts';
+import { budgetVerdict, fittingSettings, overflowMessage, overflowOf, refuseOverBudget } from './budget.ts';
 import { type CompiledRun, compileRun } from './compile.ts';
 import { liveBytes, sumCategories } from './memory.ts';
 import { shapeOfData } from './plan.ts';
 import { builtInProfiles } from './profile.ts';
+import { thriftierSettings, withSettings } from './thriftier-settings.ts';
 
 const MiB = 2 ** 20;
 const profile = { ...builtInProfiles.h200, stagingSlotBytes: 2 ** 16 };

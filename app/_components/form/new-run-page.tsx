@@ -5,6 +5,7 @@ import { useRouter } from 'next/navigation';
 import { useDeferredValue, useMemo, useState } from 'react';
 import { checkConfig } from '../../../engine/config.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
+import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
 import { profileFor } from '../../_lib/adapter-profile.ts';
 import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
 import {
@@ -154,6 +155,11 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
           <ChartNote value={simulatedLinkNote([draft])}>
             <PredictionPanel
               {...prediction.panel}
+              onFit={(settings) => {
+                const { config } = checkConfig(draft);
+                const fitting = config && withSettings(config, settings);
+                if (fitting) change(toDraft({ ...draft, strategy: fitting.strategy, data: fitting.data }));
+              }}
               onChoose={(key) => {
                 const strategy = prediction.strategies.find((one) => one.key === key)?.strategy;
                 if (strategy) change(toDraft({ ...draft, strategy }));
@@ -280,6 +286,8 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
 
   const legal = useMemo(() => checkConfig(settled).problems.length === 0, [settled]);
   const planned = needsVocabulary && vocabSize !== null ? withValue(settled, 'model.vocabSize', vocabSize) : settled;
+  const budgetMiB = valueAt(settled, 'memoryBudgetMiB');
+  const budget = typeof budgetMiB === 'number' && budgetMiB > 0 ? budgetMiB : null;
   // A budget that is too small is the panel's to say: the plan itself is wanted anyway.
   const config = withValue(planned, 'memoryBudgetMiB', null);
   const strategies = comparableStrategies(settled).map(({ label, strategy }) => {
@@ -293,10 +301,10 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
           ...strategies
             .filter(({ current }) => !current)
             .map(({ key, strategy }) => ({ key, config: { ...config, strategy }, profile })),
+          ...(budget === null ? [] : [{ key: 'fitting', config: planned, profile, wanted: 'fitting' as const }]),
         ]
       : null;
   const predictions = usePredictions(jobs);
-  const budget = valueAt(settled, 'memoryBudgetMiB');
 
   const waitingFor = !legal
     ? 'fix what is marked to predict'
@@ -323,7 +331,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
     panel: {
       predictions,
       strategies,
-      budgetMiB: typeof budget === 'number' && budget > 0 ? budget : null,
+      budgetMiB: budget,
       adapterName: profile.name,
       calibrated: profile.calibrated === true,
       offload: valueAt(settled, 'strategy.cpuOffload') === true,

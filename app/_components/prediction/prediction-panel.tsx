@@ -3,6 +3,7 @@
 import type { ReactNode } from 'react';
 import { RESOURCE_WORDS, RESOURCES } from '../../../engine/schedule/cost.ts';
 import { CATEGORIES } from '../../../engine/schedule/schedule.ts';
+import { type FittingSettings, saidSettings } from '../../../engine/schedule/thriftier-settings.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import {
   formatBytes,
@@ -44,6 +45,8 @@ export function PredictionPanel(props: {
   waitingFor: string | null;
   /** Takes a strategy of `strategies` for the run. */
   onChoose: (key: string) => void;
+  /** Takes settings that the planner found to fit. */
+  onFit: (settings: FittingSettings['settings']) => void;
   footer?: ReactNode;
 }) {
   const outcome = props.predictions.outcomes.get('current');
@@ -56,6 +59,8 @@ export function PredictionPanel(props: {
   const fitting = priced
     .filter(({ current, plan: of }) => !current && of.peakBytes <= budgetBytes)
     .sort((a, b) => a.plan.peakBytes - b.plan.peakBytes);
+  const asked = props.predictions.outcomes.get('fitting');
+  const found = asked && 'fitting' in asked ? asked.fitting : [];
   const stale = props.waitingFor !== null || props.predictions.pending;
   return (
     <section id="prediction" aria-label="Predicted memory" className="panel scroll-mt-16 p-4 sm:p-5">
@@ -79,7 +84,14 @@ export function PredictionPanel(props: {
       {plan ? (
         <div className={`transition-[filter] duration-200 ${stale ? 'saturate-[0.35]' : ''}`}>
           <Peak plan={plan} offload={props.offload} calibrated={props.calibrated} />
-          <Verdict plan={plan} budgetMiB={props.budgetMiB} fitting={fitting} onChoose={props.onChoose} />
+          <Verdict
+            plan={plan}
+            budgetMiB={props.budgetMiB}
+            fitting={fitting}
+            onChoose={props.onChoose}
+            found={found}
+            onFit={props.onFit}
+          />
           <Categories plan={plan} />
           <div className="mt-5">
             <MemoryTimeline
@@ -146,8 +158,11 @@ function Verdict(props: {
   /** Strategies under which the run would fit, the one that leaves most room first. */
   fitting: readonly PricedStrategy[];
   onChoose: (key: string) => void;
+  /** What else the planner tried and found to fit: recomputed blocks, smaller batches. */
+  found: readonly FittingSettings[];
+  onFit: (settings: FittingSettings['settings']) => void;
 }) {
-  const { plan, budgetMiB, fitting } = props;
+  const { plan, budgetMiB, fitting, found } = props;
   if (budgetMiB === null) return null;
   const budgetBytes = budgetMiB * MIB;
   const left = budgetBytes - plan.peakBytes;
@@ -181,6 +196,13 @@ function Verdict(props: {
                 {fitting[0].label} would fit, with {formatBytes(fitting[0].plan.peakBytes)}.
               </span>
               <Button onClick={() => props.onChoose(fitting[0].key)}>Use {fitting[0].label}</Button>
+            </>
+          ) : found.length ? (
+            <>
+              <span>
+                With {saidSettings(found[0].settings)} it would fit, with {formatBytes(found[0].peakBytes)}.
+              </span>
+              <Button onClick={() => props.onFit(found[0].settings)}>Use these</Button>
             </>
           ) : (
             'It would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the budget.'
