@@ -1,5 +1,6 @@
 import type { z } from 'zod';
 import type {
+  CheckpointDetails,
   Comparison,
   CorpusInfo,
   DeviceList,
@@ -8,6 +9,7 @@ import type {
   QuickStart,
   Run,
   RunList,
+  TensorDetails,
   UploadedFile,
 } from '../../server/contract.ts';
 import type { EventSlice } from './run-follower.ts';
@@ -36,9 +38,11 @@ export class ApiError extends Error {
 const BASE = '/api/v1';
 /** Preparing a corpus or finding adapters on a slow machine may take this long; anything else is far quicker. */
 const TIMEOUT_MS = 120_000;
+/** A checkpoint may be large and the way to the studio slow. */
+const UPLOAD_TIMEOUT_MS = 6 * 3_600_000;
 
-async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
-  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+async function ask<T>(path: string, init: RequestInit = {}, timeoutMs = TIMEOUT_MS): Promise<T> {
+  const timeout = AbortSignal.timeout(timeoutMs);
   const signal = init.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
   let response: Response;
   try {
@@ -46,7 +50,7 @@ async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   } catch (cause) {
     if (init.signal?.aborted) throw cause;
     const message = timeout.aborted
-      ? 'The studio did not answer in two minutes. Check that its process is not stuck, then reload.'
+      ? 'The studio did not answer in time. Check that its process is not stuck, then reload.'
       : 'The studio does not answer. Check that it is still running where you started it; this page tries again.';
     throw new ApiError(0, 'unreachable', message);
   }
@@ -74,6 +78,7 @@ export const listRuns = (signal?: AbortSignal) => ask<RunsPage>('/runs', { signa
 export const getRun = (id: string, signal?: AbortSignal) => ask<Run>(runPath(id), { signal });
 export const createRun = (config: unknown, group: string | null = null) => ask<Run>('/runs', json({ config, group }));
 export const stopRun = (id: string) => ask<Run>(`${runPath(id)}/stop`, json({}));
+export const saveRun = (id: string) => ask<Run>(`${runPath(id)}/save`, json({}));
 export const deleteRun = (id: string) => ask<null>(runPath(id), { method: 'DELETE' });
 export const listDevices = (signal?: AbortSignal) => ask<Devices>('/devices', { signal });
 
@@ -98,18 +103,35 @@ export function getCorpus(
 }
 
 /** Sends a file to the data folder. The answer's `path` is what a config points at. */
-export function uploadFile(kind: 'text' | 'batches' | 'weights', file: File): Promise<Upload> {
+export function uploadFile(kind: 'text' | 'batches' | 'checkpoint', file: File): Promise<Upload> {
   const query = new URLSearchParams({ kind, name: file.name });
-  return ask<Upload>(`/files?${query}`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/octet-stream' },
-    body: file,
-  });
+  return ask<Upload>(
+    `/files?${query}`,
+    {
+      method: 'POST',
+      headers: { 'content-type': 'application/octet-stream' },
+      body: file,
+    },
+    UPLOAD_TIMEOUT_MS,
+  );
 }
 
-/** Where a checkpoint is downloaded from: a plain link, so that the browser streams and resumes it. */
-export const checkpointUrl = (id: string, name: string) =>
-  `${BASE}${runPath(id)}/checkpoints/${encodeURIComponent(name)}`;
+const checkpointPath = (id: string, name: string) => `${runPath(id)}/checkpoints/${encodeURIComponent(name)}`;
+
+/**
+ * Where a checkpoint is downloaded from: a plain link, so that the browser streams and resumes it. As it is, a folder as
+ * one tar, or as one file of another form.
+ */
+export const checkpointUrl = (id: string, name: string, as: 'full' | 'safetensors' | null = null) =>
+  `${BASE}${checkpointPath(id, name)}${as === null ? '' : `?as=${as}`}`;
+
+/** What a checkpoint holds. */
+export const getCheckpoint = (id: string, name: string, signal?: AbortSignal) =>
+  ask<CheckpointDetails>(`${checkpointPath(id, name)}/details`, { signal });
+
+/** What the elements of one of its tensors are like: all of them are read for it. */
+export const getTensor = (id: string, name: string, tensor: string, signal?: AbortSignal) =>
+  ask<TensorDetails>(`${checkpointPath(id, name)}/tensor?tensor=${encodeURIComponent(tensor)}`, { signal });
 
 /** Every step of every rank as CSV, made by the server as it is read. */
 export const stepsCsvUrl = (id: string) => `${BASE}${runPath(id)}/steps.csv`;

@@ -26,7 +26,11 @@ export type Field =
   | (FieldBase & { readonly input: 'ranks' | 'adapter' | 'mesh' | 'wrapping' | 'optimizer-groups' })
   | (FieldBase & { readonly input: 'text' | 'names'; readonly none?: string })
   | (FieldBase & { readonly input: 'numbers'; readonly count: number })
-  | (FieldBase & { readonly input: 'file'; readonly upload: 'text' | 'batches' | 'weights'; readonly none?: string });
+  | (FieldBase & {
+      readonly input: 'file';
+      readonly upload: 'text' | 'batches' | 'checkpoint';
+      readonly none?: string;
+    });
 
 export interface FieldGroup {
   readonly id: string;
@@ -266,9 +270,9 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'init.from',
         label: 'Weights from',
         input: 'file',
-        upload: 'weights',
+        upload: 'checkpoint',
         none: 'random, from the seed',
-        help: '.safetensors, .pt or .ckpt',
+        help: '.safetensors, .pt, .ckpt, a sharded folder, or its .tar to upload',
       },
     ],
   },
@@ -496,7 +500,15 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: 'stop', label: 'stop' },
         ],
       },
-      { path: 'checkpoint.resume', label: 'Resume from', input: 'text', none: 'start anew', probe: 'latest' },
+      {
+        path: 'checkpoint.resume',
+        label: 'Resume from',
+        input: 'file',
+        upload: 'checkpoint',
+        none: 'start anew',
+        help: 'A checkpoint, or latest: that of the last run of this name.',
+        probe: 'latest',
+      },
       { path: 'checkpoint.strict', label: 'Refuse a partial load', input: 'switch', probe: false },
     ],
   },

@@ -402,16 +402,19 @@ function OptimizerGroupsControl(props: ControlProps) {
 const ACCEPT = {
   text: '.txt,.tokens,.raw,text/plain',
   batches: '.json,application/json',
-  weights: '.safetensors,.pt,.ckpt,.pth',
+  checkpoint: '.safetensors,.pt,.ckpt,.pth,.bin,.tar',
 };
 
 function FileControl(props: ControlProps & { field: Field & { input: 'file' } }) {
   const { field, value, onChange } = props;
   const input = useRef<HTMLInputElement>(null);
   const [state, setState] = useState<{ text: string; bad: boolean } | null>(null);
+  const [over, setOver] = useState(false);
   const files = useQuery({ queryKey: ['files'], queryFn: ({ signal }) => listFiles(signal), retry: false });
   const endings = ACCEPT[field.upload].split(',').filter((ending) => ending.startsWith('.'));
-  const known = (files.data?.files ?? []).filter(({ path }) => endings.some((ending) => path.endsWith(ending)));
+  const fits = (path: string) =>
+    endings.some((ending) => path.endsWith(ending)) || (field.upload === 'checkpoint' && !/\.[^/]*$/.test(path));
+  const known = (files.data?.files ?? []).filter(({ path }) => fits(path));
   const upload = async (file: File) => {
     setState({ text: `Uploading ${file.name}, ${formatBytes(file.size)}…`, bad: false });
     try {
@@ -425,7 +428,23 @@ function FileControl(props: ControlProps & { field: Field & { input: 'file' } })
   };
   return (
     <>
-      <div className="flex gap-2">
+      <fieldset
+        aria-label={`${field.label}: a path, or a file dropped here`}
+        className={`flex min-w-0 gap-2 rounded-[7px] ${over ? 'outline-2 outline-offset-2 outline-accent' : ''}`}
+        onDragOver={(e) => {
+          if (!e.dataTransfer.types.includes('Files')) return;
+          e.preventDefault();
+          setOver(true);
+        }}
+        onDragLeave={() => setOver(false)}
+        onDrop={(e) => {
+          const file = e.dataTransfer.files[0];
+          if (!file) return;
+          e.preventDefault();
+          setOver(false);
+          void upload(file);
+        }}
+      >
         <input
           id={props.id}
           aria-describedby={props.describedBy}
@@ -462,7 +481,7 @@ function FileControl(props: ControlProps & { field: Field & { input: 'file' } })
           <Icon name="upload" className="size-3.5" />
           Upload
         </Button>
-      </div>
+      </fieldset>
       {state ? (
         <p role="status" className={`mt-1 text-xs ${state.bad ? 'text-bad' : 'text-muted'}`}>
           {state.text}

@@ -1,7 +1,9 @@
+import Link from 'next/link';
 import type { Run } from '../../../server/contract.ts';
-import { checkpointUrl } from '../../_lib/api.ts';
+import { continueUrl } from '../../_lib/continue-url.ts';
 import { formatBytes, formatCount, formatExactBytes } from '../../_lib/format.ts';
-import { buttonClass } from '../ui/button.tsx';
+import { CheckpointDownloads } from '../checkpoint/checkpoint-downloads.tsx';
+import { ButtonLink } from '../ui/button.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import { Icon } from '../ui/icon.tsx';
 
@@ -12,7 +14,8 @@ export function Checkpoints({ run }: { run: Run }) {
       <div className="flex flex-wrap items-baseline gap-x-2.5">
         <h2 className="font-semibold">Checkpoints</h2>
         <p className="text-xs text-faint">
-          Read one with <code className="font-mono">torch.load(path, weights_only=True)</code>
+          Read a file with <code className="font-mono">torch.load(path, weights_only=True)</code>, a folder with{' '}
+          <code className="font-mono">fabric.load</code>
         </p>
       </div>
       {run.checkpoints.length ? (
@@ -22,7 +25,12 @@ export function Checkpoints({ run }: { run: Run }) {
             .map((checkpoint) => (
               <li key={checkpoint.name} className="flex flex-wrap items-center gap-x-4 gap-y-1 py-2">
                 <div className="min-w-0 flex-1 basis-52">
-                  <p className="truncate font-mono text-xs font-medium">{checkpoint.name}</p>
+                  <Link
+                    href={`/runs/${encodeURIComponent(run.id)}/checkpoints/${encodeURIComponent(checkpoint.name)}`}
+                    className="truncate font-mono text-xs font-medium underline decoration-line-strong underline-offset-2 hover:decoration-current"
+                  >
+                    {checkpoint.name}
+                  </Link>
                   <p className="text-xs text-faint">
                     step {formatCount(checkpoint.step)} · {checkpoint.format} ·{' '}
                     <span title={formatExactBytes(checkpoint.bytes)}>{formatBytes(checkpoint.bytes)}</span>
@@ -35,15 +43,20 @@ export function Checkpoints({ run }: { run: Run }) {
                   </code>
                   <CopyButton text={checkpoint.sha256} label={`Copy the SHA-256 of ${checkpoint.name}`} compact />
                 </span>
-                <a
-                  href={checkpointUrl(run.id, checkpoint.name)}
-                  download={checkpoint.name}
-                  className={buttonClass('plain')}
-                  aria-label={`Download ${checkpoint.name}`}
-                >
-                  <Icon name="download" className="size-3.5" />
-                  Download
-                </a>
+                <span className="flex flex-wrap gap-2">
+                  <CheckpointDownloads runId={run.id} name={checkpoint.name} format={checkpoint.format} />
+                  {checkpoint.format === 'safetensors' ? null : (
+                    <ButtonLink
+                      look="quiet"
+                      href={continueUrl(run.id, checkpoint.path)}
+                      title="A new run that goes on from here, under any strategy"
+                      aria-label={`Continue from ${checkpoint.name}`}
+                    >
+                      <Icon name="arrow" className="size-3.5" />
+                      Continue
+                    </ButtonLink>
+                  )}
+                </span>
               </li>
             ))}
         </ul>

@@ -4,7 +4,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRouter } from 'next/navigation';
 import { useMemo, useState } from 'react';
 import type { Run } from '../../../server/contract.ts';
-import { ApiError, deleteRun, listRuns, stepsCsvUrl, stopRun } from '../../_lib/api.ts';
+import { ApiError, deleteRun, listRuns, saveRun, stepsCsvUrl, stopRun } from '../../_lib/api.ts';
 import { fullestRank, median, ranksOf } from '../../_lib/chart-data.ts';
 import { toYaml, valueAt } from '../../_lib/config-draft.ts';
 import {
@@ -84,6 +84,7 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
     mutationFn: () => stopRun(run.id),
     onSettled: () => client.invalidateQueries({ queryKey: ['run', run.id] }),
   });
+  const save = useMutation({ mutationFn: () => saveRun(run.id) });
   const remove = useMutation({
     mutationFn: () => deleteRun(run.id),
     onSuccess: () => {
@@ -116,6 +117,16 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
           </p>
         </div>
         <div className="flex flex-wrap gap-2">
+          {run.state === 'running' ? (
+            <Button
+              onClick={() => save.mutate()}
+              disabled={save.isPending}
+              title="Saves after the step under way; training goes on"
+            >
+              <Icon name="download" className="size-3.5" />
+              Save now
+            </Button>
+          ) : null}
           {active ? (
             <Button onClick={() => stop.mutate()} disabled={stop.isPending || run.state === 'stopping'}>
               <Icon name="stop" className="size-3.5" />
@@ -158,10 +169,15 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
           </p>
         </div>
       )}
-      {stop.error || remove.error ? (
+      {stop.error || remove.error || save.error ? (
         <div className="mt-3">
-          <Notice tone="bad" title={stop.error ? 'The run was not stopped' : 'The run was not deleted'}>
-            {(stop.error ?? remove.error)?.message}
+          <Notice
+            tone="bad"
+            title={
+              stop.error ? 'The run was not stopped' : save.error ? 'The run did not save' : 'The run was not deleted'
+            }
+          >
+            {(stop.error ?? save.error ?? remove.error)?.message}
           </Notice>
         </div>
       ) : null}

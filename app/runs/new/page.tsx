@@ -5,10 +5,14 @@ import { PRESETS } from '../../_lib/presets.ts';
 
 export const metadata: Metadata = { title: 'New run' };
 
-export default async function Page({ searchParams }: { searchParams: Promise<{ from?: string | string[] }> }) {
-  const { from } = await searchParams;
+export default async function Page({
+  searchParams,
+}: {
+  searchParams: Promise<{ from?: string | string[]; resume?: string | string[] }>;
+}) {
+  const { from, resume } = await searchParams;
   return typeof from === 'string' ? (
-    <ClonedRunPage key={from} from={from} />
+    <ClonedRunPage key={`${from} ${resume}`} from={from} resume={typeof resume === 'string' ? resume : null} />
   ) : (
     <NewRunPage initial={PRESETS[0].config} from={null} />
   );
