@@ -170,3 +170,34 @@ test('runs are ticked in the list and compared', async ({ page, api }) => {
   await expect(page.getByRole('heading', { name: 'Comparison of 2 runs' })).toBeVisible();
   await expect(page.getByTestId('headline')).toContainText('their losses are equal to the last bit');
 });
+
+test('over its budget, a run is offered the strategy that fits', async ({ page }) => {
+  await page.goto('/runs/new');
+  await page.getByRole('button', { name: 'Will it fit?' }).click();
+  const verdict = page.getByTestId('budget-verdict');
+  await expect(verdict).toContainText('Over the budget');
+  const over = await peak(page);
+  await verdict.getByRole('button', { name: /^Use / }).click();
+  await expect(verdict).toContainText('Fits the budget');
+  expect(await peak(page)).toBeLessThan(over);
+  await expect(field(page, 'strategy.kind').getByRole('radio', { name: 'FSDP' })).toBeChecked();
+});
+
+test('a text of one’s own is uploaded and trained on', async ({ page, api }) => {
+  await page.goto('/runs/new');
+  await box(page, 'name').fill('own text');
+  await field(page, 'adapter').getByRole('combobox').selectOption('interpreter');
+  await field(page, 'data.kind').getByRole('radio', { name: 'Text file' }).check();
+  const name = 'own words.txt';
+  await field(page, 'data.path')
+    .getByLabel('Upload: ', { exact: false })
+    .setInputFiles({ name, mimeType: 'text/plain', buffer: Buffer.from(`${SMALL_TEXT}\nand one more word .`) });
+  await expect(page.getByText(`${name} is in the data folder`)).toBeVisible();
+  await box(page, 'data.blockSize').fill('8');
+  await box(page, 'trainer.steps').fill('3');
+  await expect(page.getByText(/a vocabulary of 1\d,/)).toBeVisible();
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await expect(page.getByTestId('run-state')).toHaveText('finished', { timeout: 60_000 });
+  const [run] = (await api.runs()).filter((one) => one.name === 'own text');
+  expect(run.stepsDone).toBe(3);
+});

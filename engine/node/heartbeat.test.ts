@@ -25,8 +25,8 @@ it('comes while the main thread is busy, and says what goes on', async () => {
     stdio: ['ignore', 'pipe', 'inherit', 'ignore', 'pipe'],
   });
   const said: string[] = [];
-  for (const stream of [child.stdout, child.stdio[HEARTBEAT_DESCRIPTOR] as Readable])
-    createInterface({ input: stream }).on('line', (line) => said.push(line));
+  for (const input of [child.stdout, child.stdio[HEARTBEAT_DESCRIPTOR]] as Readable[])
+    createInterface({ input }).on('line', (line) => said.push(line));
   await once(child, 'close');
   const beats = said.slice(said.indexOf('busy') + 1, said.indexOf('done'));
   expect(beats.length).toBeGreaterThanOrEqual(2);
