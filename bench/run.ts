@@ -16,6 +16,8 @@ const benches: Readonly<Record<string, Bench>> = {
     about: 'from the click to both runs finished, without the pages',
     load: () => import('./quick-start.ts'),
   },
+  step: { about: 'a training step on one device, and where its time goes', load: () => import('./step.ts') },
+  matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
 };
 
 const [name, ...args] = process.argv.slice(2);

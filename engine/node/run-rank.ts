@@ -30,6 +30,7 @@ import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
 import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates } from './open-start.ts';
+import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
 import type { WorkerStart } from './worker-protocol.ts';
@@ -159,12 +160,12 @@ function announce(
   log(estimateNote(prediction, profile));
   for (const note of startNotes(config, origin)) log(note);
   refuseOverBudget(config, run, profile);
-}
   if (run.slotWaits > 0)
     log(
       `memoryBudgetMiB ${config.memoryBudgetMiB}: ${run.slotWaits} all-gathers of each step wait for a slot, counted as ` +
         'allocation retries; switch strategy.limitAllGathers on',
     );
+}
 
 function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: AdapterProfile): string {
   const rates = calibrated ? "this adapter's calibrated rates" : 'built-in rates, for devices --calibrate was not run';
@@ -188,7 +189,8 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: Work
     profile: adapterProfile(adapter, entry.name, entry.software, rates),
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
     open: async (run, mailbox) => {
-      const engine = await Executor.create(run, open, mailbox, recorder());
+      const copy = entry.software ? {} : { copy: parallelCopy };
+      const engine = await Executor.create(run, open, mailbox, { ...recorder(), ...copy });
       open.kernels.seal();
       return engine;
     },

@@ -25,6 +25,9 @@ const LIMITS = [
   'minStorageBufferOffsetAlignment',
 ] as const;
 
+/** Features that are used where the adapter has them: times on the device's own clock. */
+const FEATURES = ['timestamp-query'] as const;
+
 /** The profile of an adapter for the planner, with the rates measured on it if there are any. */
 export function adapterProfile(
   adapter: GPUAdapter,
@@ -38,9 +41,10 @@ export function adapterProfile(
 /** Opens the device of an adapter. Throws StudioError `no-adapter` when it refuses. */
 export async function openDevice(adapter: GPUAdapter): Promise<OpenDevice> {
   const requiredLimits = Object.fromEntries(LIMITS.map((name) => [name, adapter.limits[name]]));
+  const requiredFeatures = FEATURES.filter((name) => adapter.features.has(name));
   let device: GPUDevice;
   try {
-    device = await adapter.requestDevice({ requiredLimits });
+    device = await adapter.requestDevice({ requiredLimits, requiredFeatures });
   } catch (cause) {
     throw new StudioError('no-adapter', `the adapter gives no device: ${(cause as Error).message}`, {}, { cause });
   }

@@ -25,7 +25,14 @@ import { assertUnshared } from './unshared.ts';
 export interface ExecutorOptions {
   /** Files every binding and copy, to measure memory. */
   readonly recorder?: Recorder;
+  /** How bytes move between mapped staging and the peers' memory; on this thread if left out. */
+  readonly copy?: Copy;
 }
+
+/** Copies all of source to target, which is as long; both stay where they are until it resolves. */
+export type Copy = (target: Uint8Array<ArrayBuffer>, source: Uint8Array<ArrayBuffer>) => Promise<void>;
+
+const copyHere: Copy = async (target, source) => target.set(source);
 
 type ActionOf<T extends Action['type']> = Extract<Action, { type: T }>;
 
@@ -37,6 +44,9 @@ export class Executor implements RankEngine {
   /** Command buffers submitted since the last step began. */
   submits = 0;
   private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
+  /** For each download slot, the end of its last use by a publication. */
+  private readonly downloads = new Map<GPUBuffer, Promise<unknown>>();
+  private readonly copy: Copy;
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
   private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
@@ -54,6 +64,7 @@ export class Executor implements RankEngine {
     private readonly options: ExecutorOptions,
   ) {
     this.host = new HostTensors(run, mailbox);
+    this.copy = options.copy ?? copyHere;
     const live = run.steps.flatMap((step) => liveBytes(step.schedule));
     const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
     this.peak = { liveBytes: sumCategories(byCategory), byCategory };
@@ -147,6 +158,7 @@ export class Executor implements RankEngine {
 
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
     this.submits = 0;
+    if (feed.shapeIndex !== this.run.evaluation) this.ledger.allocRetries += this.run.slotWaits;
     const training = new TrainingStep(this, feed);
     const { submitted, outcome, hostLane } = training.run(this.hostLane, this.lastOutcome);
     this.hostLane = hostLane;
@@ -158,7 +170,6 @@ export class Executor implements RankEngine {
     const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
     return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes(), allocRetries, ooms };
   }
-    if (feed.shapeIndex !== this.run.evaluation) this.ledger.allocRetries += this.run.slotWaits;
 
   async close(): Promise<void> {
     this.mailbox.close();
@@ -209,18 +220,37 @@ export class Executor implements RankEngine {
     this.writeNow(compiled, action.control, new Uint32Array(control), false);
   }
 
-  async publish(compiled: CompiledStep, step: Step, action: ActionOf<'publish'>, feed: StepFeed): Promise<void> {
+  /**
+   * Submits the copy of a publication to its download slot, once that is free. The returned promise resolves when the peers
+   * can read it; publications of other slots may begin before.
+   */
+  async publish(
+    compiled: CompiledStep,
+    step: Step,
+    action: ActionOf<'publish'>,
+    feed: StepFeed,
+  ): Promise<{ published: Promise<void> }> {
+    const from = this.slabs.place(compiled, action.source);
+    const to = this.slabs.place(compiled, action.staging);
+    await this.downloads.get(to.buffer);
     const encoder = this.encoder();
     if (action.pack) this.encodeDispatches(encoder, feed, [step]);
     else this.recordStep(compiled, feed, step);
-    const from = this.slabs.place(compiled, action.source);
-    const to = this.slabs.place(compiled, action.staging);
     encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
     this.submit(encoder);
-    await this.device(this.mailbox.beginWrite(action.region));
-    const outbox = this.mailbox.outbox(action.region);
-    await this.device(readMapped(to.buffer, from.size, (mapped) => outbox.set(mapped)));
-    this.mailbox.publish(action.region);
+    const published = this.handOver(action.region, to.buffer, from.size);
+    this.downloads.set(
+      to.buffer,
+      published.catch(() => undefined),
+    );
+    return { published };
+  }
+
+  private async handOver(region: number, staging: GPUBuffer, bytes: number): Promise<void> {
+    await this.device(this.mailbox.beginWrite(region));
+    const outbox = this.mailbox.outbox(region).subarray(0, bytes);
+    await this.device(readMapped(staging, bytes, (mapped) => this.copy(outbox, mapped)));
+    this.mailbox.publish(region);
   }
 
   async collect(compiled: CompiledStep, step: Step, action: ActionOf<'collect'>, feed: StepFeed): Promise<void> {
@@ -230,12 +260,16 @@ export class Executor implements RankEngine {
     const { own } = action;
     const bytes = bytesPerPeer * (action.peers.length + (own ? 1 : 0));
     const mapped = await this.device(slot.open(bytes));
-    if (own) mapped.set(this.host.read(compiled, own.part), own.slot * bytesPerPeer);
+    if (own) {
+      const target = mapped.subarray(own.slot * bytesPerPeer, (own.slot + 1) * bytesPerPeer);
+      await this.device(this.copy(target, this.host.read(compiled, own.part)));
+    }
     for (const [i, peer] of action.peers.entries()) {
       await this.device(this.mailbox.arrived(region, peer));
       const from = action.inboxOffsets[i];
       const place = own && i >= own.slot ? i + 1 : i;
-      mapped.set(this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer), place * bytesPerPeer);
+      const arrived = this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer);
+      await this.device(this.copy(mapped.subarray(place * bytesPerPeer, (place + 1) * bytesPerPeer), arrived));
       this.mailbox.consumed(region, peer);
       await this.device(readAgain(this.mailbox, region, peer, action.extraReads));
     }
@@ -261,8 +295,8 @@ export class Executor implements RankEngine {
     const encoder = this.encoder();
     let at = 0;
     for (const { host, device } of action.parts) {
-      mapped.set(this.host.read(compiled, host), at);
       const to = this.slabs.place(compiled, device);
+      await this.device(this.copy(mapped.subarray(at, at + to.size), this.host.read(compiled, host)));
       encoder.copyBufferToBuffer(staging.buffer, staging.offset + at, to.buffer, to.offset, to.size);
       at += to.size;
     }
@@ -283,13 +317,13 @@ export class Executor implements RankEngine {
     }
     this.submit(encoder);
     this.recordStep(compiled, feed, step);
-    const targets: Uint8Array[] = [];
+    const targets: Uint8Array<ArrayBuffer>[] = [];
     for (const { host } of action.parts) targets.push(await this.device(this.host.write(compiled, host)));
     await this.device(
-      readMapped(staging.buffer, staging.size, (mapped) => {
+      readMapped(staging.buffer, staging.size, async (mapped) => {
         let done = 0;
         for (const target of targets) {
-          target.set(mapped.subarray(done, done + target.length));
+          await this.copy(target, mapped.subarray(done, done + target.length));
           done += target.length;
         }
       }),
@@ -394,8 +428,21 @@ class TrainingStep {
     const host = guarded(
       (async () => {
         await hostLaneBefore;
+        const underWay = new Set<Promise<void>>();
         for (const step of this.stepsOf('host')) {
           await this.done.all(step.waits);
+          if (step.action.type === 'publish') {
+            const { published } = await this.executor.publish(this.compiled, step, step.action, this.feed);
+            const ended = published.then(() => this.done.mark(step.id));
+            underWay.add(ended);
+            // What follows may wait for this very step: its failure must end that wait.
+            ended.then(
+              () => underWay.delete(ended),
+              (error) => this.done.fail(error),
+            );
+            continue;
+          }
+          await Promise.all(underWay);
           if (step.action.type === 'report') {
             // Its staging slot is free once the report before has been read.
             await outcomeBefore;
@@ -423,8 +470,7 @@ class TrainingStep {
   private async hostStep(step: Step): Promise<void> {
     const { action } = step;
     const { executor, compiled, feed } = this;
-    if (action.type === 'publish') await executor.publish(compiled, step, action, feed);
-    else if (action.type === 'fetch') await executor.fetch(compiled, step, action, feed);
+    if (action.type === 'fetch') await executor.fetch(compiled, step, action, feed);
     else if (action.type === 'store') await executor.store(compiled, step, action, feed);
     else if (action.type === 'announce') await executor.announce(action);
     else throw new StudioError('internal', `a ${action.type} step is in the host lane`);

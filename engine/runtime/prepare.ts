@@ -1,4 +1,4 @@
-import { foldGrid, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
+import { foldGrid, PARAMS_BYTES, tiledVariant, writeParams } from '../ops/kernel.ts';
 import type { CompiledStep } from '../schedule/compile.ts';
 import { UNIFORM_SLOT_BYTES } from '../schedule/memory.ts';
 import { type Dispatch, dispatches } from '../schedule/schedule.ts';
@@ -54,6 +54,7 @@ export async function prepareDispatches(
 }
 
 function gridOf({ kernel, params, tiled }: Dispatch, threads: number): readonly [number, number, number] {
-  if (tiled && kernel.tiled) return kernel.tiled.workgroups(params);
+  const variant = tiled ? tiledVariant(kernel, params) : undefined;
+  if (variant) return variant.workgroups(params);
   return [...foldGrid(threads), 1];
 }

@@ -1,4 +1,6 @@
 import type { Params, TiledVariant } from '../kernel.ts';
+import { blockedVariants } from './matmul-blocked.ts';
+import { fewRowsVariants } from './matmul-few-rows.ts';
 import { storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
@@ -40,6 +42,7 @@ export function matmulTiled(layout: MatmulLayout, bias: boolean): TiledVariant {
     workgroupSize: [256, 1, 1],
     workgroups: groups,
     fits: (params) => params.M * params.N * params.K >= WORTH_TILING && groups(params).every((n) => n <= 65_535),
+    special: [...(layout === 'tn' ? [] : fewRowsVariants(layout, bias)), ...blockedVariants(layout, bias)],
     wgsl: `
 var<workgroup> staged: array<f32, ${2 * DEPTH * STAGED}>;
 ${storeWgsl(bias)}

@@ -43,10 +43,20 @@ const shapes: readonly Shape[] = [
   { name: 'the demo model, long sum', M: 35, N: 32, K: 997 },
 ];
 
+/** Shapes of the variants that read 16 bytes at a time. */
+const alignedShapes: readonly Shape[] = [
+  { name: 'few rows, a tile and a half of k', M: 13, N: 52, K: 196, padding: 4 },
+  { name: 'few rows, wide, added', M: 35, N: 2060, K: 92, accumulate: 1, padding: 4 },
+  { name: 'few rows, twice as many', M: 63, N: 68, K: 260 },
+  { name: 'large, strided, added', M: 132, N: 260, K: 68, accumulate: 1, padding: 4 },
+];
+
 export const cases: KernelCase[] = [
   ...[matmulNT, matmulNN, matmulTN, matmulNTBias, matmulNNBias].flatMap((kernel) =>
-    shapes.map((shape) => matmulCase(kernel, shape)),
+    [...shapes, ...alignedShapes].map((shape) => matmulCase(kernel, shape)),
   ),
+  matmulCase(matmulTN, { name: 'few terms, strided, added', M: 76, N: 140, K: 35, accumulate: 1, padding: 4 }),
+  matmulCase(matmulTN, { name: 'few terms, more than are staged at once', M: 64, N: 128, K: 47 }),
   matmulCase(matmulNTBias, { name: 'relu, added', M: 37, N: 41, K: 19, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled', M: 37, N: 41, K: 29, relu: 1, accumulate: 1, padding: 2 }),
   matmulCase(matmulNTBias, { name: 'relu, tiled, square', M: 131, N: 66, K: 23, relu: 1 }),

@@ -4,6 +4,7 @@ import { stridedThreads } from '../strided.ts';
 import { clipping } from './clipping.ts';
 import { skipsUpdate } from './skip.ts';
 import { halfUpdate, type UpdateRule, updateWgsl } from './update.ts';
+import { updateTiled } from './update-tiled.ts';
 
 const rule: UpdateRule = {
   before: `
@@ -82,6 +83,7 @@ export const adam: Kernel = {
     }
   },
   wgsl: updateWgsl(rule),
+  tiled: updateTiled(rule, ['param', 'm', 'v', 'g']),
 };
 
 /** The same on tensors of halves. */

@@ -12,10 +12,16 @@ export function clipping(control: Float32Array, clipValue: number): (gradient: n
 }
 
 /** WGSL: `clipped(gradient)`, the same, for kernels with an operand `control` and a parameter `clipValue`. */
-export const clippingWgsl = `
-fn clipped(gradient: f32) -> f32 {
+export const clippingWgsl = clippingOf('f32');
+/** The same for four elements at once. */
+export const clippingFourWgsl = clippingOf('vec4f');
+
+function clippingOf(type: string): string {
+  return `
+fn clipped(gradient: ${type}) -> ${type} {
   let scaled = gradient * control[${CONTROL.clip}];
-  if (p.clipValue > 0.0) { return clamp(scaled, -p.clipValue, p.clipValue); }
+  if (p.clipValue > 0.0) { return clamp(scaled, ${type}(-p.clipValue), ${type}(p.clipValue)); }
   return scaled;
 }
 `;
+}

@@ -35,7 +35,6 @@ export function halfUpdate(kernel: Kernel, rule: UpdateRule): Kernel {
   const pair = (text: string) => text.replace(/\b(\w+)\[e\]/g, 'pair_$1[e & 1u]');
   return {
     ...kernel,
-    tiled: undefined,
     name: `${kernel.name}-half`,
     operands: kernel.operands.map((o) => (stored.includes(o) ? { ...o, dtype: 'f16' } : o)),
     threads: ({ n }) => stridedThreads(n / 2),

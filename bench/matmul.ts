@@ -1,0 +1,265 @@
+import { openAdapter } from '../engine/node/adapters.ts';
+import {
+  foldGrid,
+  type Kernel,
+  PARAMS_BYTES,
+  type Params,
+  type TiledVariant,
+  tiledVariant,
+  writeParams,
+} from '../engine/ops/kernel.ts';
+import { seededRandom } from '../engine/ops/kernel-case.ts';
+import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
+import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
+import { fewRowsVariant } from '../engine/ops/matmul/matmul-few-rows.ts';
+import { stagedRowsVariant } from '../engine/ops/matmul/matmul-few-rows-staged.ts';
+import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
+import { builtInProfiles } from '../engine/schedule/profile.ts';
+import { GpuTime } from './gpu-time.ts';
+
+type Layout = 'nt' | 'nn' | 'tn';
+const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
+
+/** Weights (tn: results) that take turns, so that none is found in the cache: 16 MB each, 60 MB of cache. */
+const COPIES = 8;
+const CHAIN = 64;
+const SAMPLES = 64;
+
+/** [layout, M, N, K] of the guide's model at 35 tokens, and large ones. */
+const SHAPES: readonly (readonly [Layout, number, number, number])[] = [
+  ['nt', 35, 1024, 1024],
+  ['nt', 35, 3072, 1024],
+  ['nt', 35, 4096, 1024],
+  ['nt', 35, 1024, 4096],
+  ['nt', 35, 33_278, 1024],
+  ['nn', 35, 1024, 1024],
+  ['nn', 35, 1024, 3072],
+  ['nn', 35, 1024, 4096],
+  ['nn', 35, 4096, 1024],
+  ['nn', 35, 1024, 33_278],
+  ['tn', 1024, 1024, 35],
+  ['tn', 4096, 1024, 35],
+  ['tn', 33_278, 1024, 35],
+  ['nt', 4096, 4096, 4096],
+  ['nn', 4096, 4096, 4096],
+  ['tn', 4096, 4096, 4096],
+];
+
+const block = (M: number, N: number, K: number, rows: number, columns: number, double: boolean): BlockShape => ({
+  M,
+  N,
+  K,
+  rows,
+  columns,
+  double,
+});
+
+function candidates(layout: Layout, M: number, K: number): TiledVariant[] {
+  if (layout !== 'tn' && M <= 64) {
+    if (layout === 'nn')
+      return [
+        [4, 2, 9, 4, 32, 1],
+        [4, 2, 9, 4, 32, 2],
+        [4, 2, 9, 4, 32, 3],
+        [4, 2, 9, 4, 32, 4],
+        [4, 4, 9, 4, 16, 2],
+        [4, 4, 9, 4, 16, 4],
+        [4, 4, 9, 8, 16, 2],
+        [4, 4, 9, 8, 16, 3],
+        [4, 4, 9, 8, 16, 4],
+        [2, 4, 18, 4, 32, 2],
+        [2, 4, 9, 4, 32, 2],
+        [2, 4, 9, 4, 32, 3],
+      ].map(([gridRows, gridColumns, rows, columns, depth, ahead]) => {
+        const variant = stagedRowsVariant(false, { gridRows, gridColumns, rows, columns, depth, ahead });
+        return {
+          ...variant,
+          name: `${variant.name} ${gridRows}x${gridColumns} of ${rows}x${columns} deep ${depth} ahead ${ahead}`,
+        };
+      });
+    return [
+      [1, 4, 1, 9, 8],
+      [1, 2, 4, 18, 4],
+      [1, 2, 2, 9, 8],
+      [1, 4, 2, 9, 8],
+      [1, 1, 4, 18, 4],
+      [1, 1, 2, 18, 8],
+      [1, 2, 1, 18, 8],
+    ].map(([lanes, rowGroups, columnGroups, rows, columns]) => {
+      const variant = fewRowsVariant(layout, false, { lanes, rowGroups, columnGroups, rows, columns });
+      return { ...variant, name: `${variant.name} ${rowGroups}x${columnGroups}x${lanes} of ${rows}x${columns}` };
+    });
+  }
+  if (K <= 64)
+    return [
+      block(64, 128, 36, 8, 4, false),
+      block(64, 64, 36, 4, 4, false),
+      block(128, 128, 36, 8, 8, false),
+      block(64, 128, 12, 8, 4, false),
+      block(32, 128, 36, 4, 4, false),
+      block(64, 128, 12, 8, 4, true),
+    ].map((shape) => blockedVariant(layout, false, shape));
+  return [
+    block(128, 128, 16, 8, 8, false),
+    { ...block(128, 128, 16, 8, 8, false), warps: true },
+    { ...block(128, 128, 8, 8, 8, false), warps: true },
+    { ...block(256, 128, 8, 16, 8, false), warps: true },
+    { ...block(256, 128, 16, 16, 8, false), warps: true },
+    { ...block(128, 256, 16, 8, 16, false), warps: true },
+    { ...block(128, 128, 32, 8, 8, false), warps: true },
+    { ...block(128, 64, 32, 8, 4, false), warps: true },
+  ].map((shape) => blockedVariant(layout, false, shape));
+}
+
+/**
+ * Matmuls of the guide's model: each candidate variant and the one that the engine takes, checked on sampled elements, then
+ * timed in a chain over weights that are not in the cache, beside the floor of the H200's profile.
+ */
+export async function run(args: readonly string[]): Promise<void> {
+  const { adapter, entry } = await openAdapter(args[0] ?? 'auto');
+  const open = await openDevice(adapter);
+  const shrink = entry.software ? 16 : 1;
+  const only = args[1];
+  for (const [layout, ...full] of SHAPES) {
+    if (only && !`${layout} ${full.join('x')}`.includes(only)) continue;
+    const [M, N, K] = full.map((n) => (n <= 64 ? n : Math.ceil(n / shrink / 4) * 4 - (n === 33_278 ? 2 : 0)));
+    const base = kernelOf[layout];
+    const lda = Math.ceil((layout === 'tn' ? M : K) / 4) * 4;
+    const ldb = layout === 'nt' ? K : N;
+    const ldc = Math.ceil(N / 4) * 4;
+    const params: Params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc, accumulate: 0 };
+    const taken = tiledVariant(base, params);
+    const own = taken ? [{ ...taken, name: `engine: ${taken.name ?? 'tiled'}` }] : [];
+    const { flops, bytes } = base.cost(params);
+    const { flopsPerSecond, memoryBytesPerSecond } = builtInProfiles.h200;
+    const floorUs = 1e6 * Math.max(flops / flopsPerSecond, bytes / memoryBytesPerSecond);
+    console.log(`${layout} ${M}x${N}x${K}  floor ${floorUs.toFixed(1)} us`);
+    const data = makeData(open.device, layout, params);
+    for (const variant of [...own, ...candidates(layout, M, K)]) {
+      if (!variant.fits(params)) continue;
+      const kernel: Kernel = {
+        ...base,
+        name: `${layout} ${variant.name}`,
+        tiled: { ...variant, fits: () => true, special: [] },
+      };
+      try {
+        const { us, error } = await time(
+          open,
+          kernel,
+          params,
+          data,
+          entry.software ? 1 : M === 4096 && K === 4096 ? 4 : CHAIN,
+        );
+        const rate = `${(flops / us / 1e6).toFixed(1).padStart(6)} TFLOP/s ${(bytes / us / 1e3).toFixed(0).padStart(6)} GB/s`;
+        const sharedUs = floorUs / us;
+        console.log(
+          `  ${kernel.name.padEnd(36)} ${us.toFixed(1).padStart(8)} us ${rate}  ${(100 * sharedUs).toFixed(0)} %  error ${error.toExponential(1)}${error < 1e-4 ? '' : ' WRONG'}`,
+        );
+      } catch (cause) {
+        console.log(`  ${kernel.name.padEnd(36)} ${(cause as Error).message.slice(0, 100)}`);
+      }
+    }
+    for (const buffer of [...data.b, ...data.c, data.a]) buffer.destroy();
+  }
+  open.close();
+}
+
+interface Data {
+  readonly layout: Layout;
+  readonly a: GPUBuffer;
+  readonly b: readonly GPUBuffer[];
+  readonly c: readonly GPUBuffer[];
+  readonly values: readonly [Float32Array<ArrayBuffer>, Float32Array<ArrayBuffer>];
+}
+
+function makeData(device: GPUDevice, layout: Layout, { M, N, K, lda, ldb, ldc }: Params): Data {
+  const random = seededRandom(1);
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+  const filled = (elements: number) => {
+    const values = Float32Array.from({ length: elements }, () => random() * 2 - 1);
+    const buffer = device.createBuffer({ size: elements * 4, usage });
+    device.queue.writeBuffer(buffer, 0, values);
+    return { values, buffer };
+  };
+  const a = filled((layout === 'tn' ? K : M) * lda);
+  const b = filled((layout === 'nt' ? N : K) * ldb);
+  const copies = layout === 'tn' ? 1 : M === 4096 ? 1 : COPIES;
+  const encoder = device.createCommandEncoder();
+  const others = Array.from({ length: copies - 1 }, () => {
+    const copy = device.createBuffer({ size: b.buffer.size, usage });
+    encoder.copyBufferToBuffer(b.buffer, 0, copy, 0, copy.size);
+    return copy;
+  });
+  device.queue.submit([encoder.finish()]);
+  const c = Array.from({ length: layout === 'tn' ? COPIES : 2 }, () =>
+    device.createBuffer({ size: M * ldc * 4, usage }),
+  );
+  return { layout, a: a.buffer, b: [b.buffer, ...others], c, values: [a.values, b.values] };
+}
+
+async function time({ device, kernels, guard }: OpenDevice, kernel: Kernel, params: Params, data: Data, chain: number) {
+  const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: true }));
+  const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
+  const bytes = new ArrayBuffer(PARAMS_BYTES);
+  writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
+  device.queue.writeBuffer(uniform, 0, bytes);
+  const groups = Array.from({ length: COPIES }, (_, i) =>
+    device.createBindGroup({
+      layout: kernels.groupLayout(3),
+      entries: [data.a, data.b[i % data.b.length], data.c[i % data.c.length], uniform].map((buffer, binding) => ({
+        binding,
+        resource: { buffer },
+      })),
+    }),
+  );
+  const grid = tiledVariant(kernel, params)?.workgroups(params) ?? [...foldGrid(kernel.threads(params)), 1];
+  const clock = new GpuTime(device);
+  const once = async () => {
+    const ms = await guard(
+      clock.ofPass((pass) => {
+        pass.setPipeline(pipeline);
+        for (let i = 0; i < chain; i++) {
+          pass.setBindGroup(0, groups[i % COPIES]);
+          pass.dispatchWorkgroups(...(grid as [number, number, number]));
+        }
+      }),
+    );
+    return (1000 * ms) / chain;
+  };
+  const encoder = device.createCommandEncoder();
+  encoder.clearBuffer(data.c[0]);
+  device.queue.submit([encoder.finish()]);
+  await once();
+  const error = await errorOf(device, data.layout, params, data);
+  const us = Math.min(await once(), await once(), await once());
+  uniform.destroy();
+  return { us, error };
+}
+
+/** Largest difference from float64 over sampled elements, relative to sqrt(K). */
+async function errorOf(device: GPUDevice, layout: Layout, params: Params, data: Data): Promise<number> {
+  const { M, N, K, lda, ldb, ldc } = params;
+  const readback = device.createBuffer({
+    size: data.c[0].size,
+    usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
+  });
+  const encoder = device.createCommandEncoder();
+  encoder.copyBufferToBuffer(data.c[0], 0, readback, 0, readback.size);
+  device.queue.submit([encoder.finish()]);
+  await readback.mapAsync(GPUMapMode.READ);
+  const c = new Float32Array(readback.getMappedRange());
+  const [a, b] = data.values;
+  const random = seededRandom(2);
+  let worst = 0;
+  for (let i = 0; i < SAMPLES; i++) {
+    const [m, n] = i === 0 ? [M - 1, N - 1] : [Math.floor(random() * M), Math.floor(random() * N)];
+    let sum = 0;
+    for (let k = 0; k < K; k++)
+      sum += a[layout === 'tn' ? k * lda + m : m * lda + k] * b[layout === 'nt' ? n * ldb + k : k * ldb + n];
+    const difference = Math.abs(sum - c[m * ldc + n]) / Math.sqrt(K);
+    worst = Number.isNaN(difference) ? difference : Math.max(worst, difference);
+  }
+  readback.unmap();
+  readback.destroy();
+  return worst;
+}

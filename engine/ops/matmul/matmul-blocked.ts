@@ -1,0 +1,200 @@
+import type { TiledVariant } from '../kernel.ts';
+import { storeTile, storeWgsl } from './matmul-store.ts';
+import type { MatmulLayout } from './matmul-wgsl.ts';
+
+const THREADS = 256;
+/** Elements between rows of a staged tile, beyond its width: against bank conflicts, and whole vec4s. */
+const PADDING = 4;
+
+const range = (n: number) => Array.from({ length: n }, (_, i) => i);
+
+/** A workgroup's tile of outputs, the products added between two barriers, and a thread's outputs. */
+export interface BlockShape {
+  readonly M: number;
+  readonly N: number;
+  readonly K: number;
+  readonly rows: number;
+  readonly columns: number;
+  /** Whether two tiles lie in workgroup memory in turns, which saves a barrier. */
+  readonly double: boolean;
+  readonly warps?: boolean;
+}
+
+const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, double: false };
+const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4, double: false };
+
+/** Sums of up to so many products are bound by the bytes of the result. */
+const FEW = 64;
+
+/**
+ * For operands that can be read 16 bytes at a time: large products, 8x8 outputs a thread; and sums of few products (tn: a
+ * weight's gradient over few tokens), where all terms are staged at once and the result is written once.
+ */
+export function blockedVariants(layout: MatmulLayout, bias: boolean): TiledVariant[] {
+  const large = blockedVariant(layout, bias, LARGE);
+  const variants: TiledVariant[] = [
+    { ...large, fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && large.fits(params) },
+  ];
+  if (layout === 'tn') {
+    const few = blockedVariant(layout, bias, FEW_TERMS);
+    variants.push({ ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) });
+  }
+  return variants;
+}
+
+/** The variant of one shape, which fits wherever operands are aligned. */
+export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: BlockShape): TiledVariant {
+  const { M, N, K, rows, columns, double } = shape;
+  const across = N / columns;
+  // The 32 threads that run together have 4x8 blocks of outputs: they read the fewest different vec4s.
+  const lanes = shape.warps
+    ? `let row = index / 32u / ${across / 8}u * 4u + index % 32u / 8u;
+  let column = index / 32u % ${across / 8}u * 8u + index % 8u;`
+    : `let row = index / ${across}u;
+  let column = index % ${across}u;`;
+  const aAlongK = layout !== 'tn';
+  const bAlongK = layout === 'nt';
+  const wholeC = layout === 'tn';
+  const strideA = (M + PADDING) / 4;
+  const strideB = (N + PADDING) / 4;
+  const tileQuads = K * (strideA + strideB);
+  const bBase = K * strideA;
+  const e = (i: number) => `(index + ${i * THREADS}u)`;
+  const operand = (name: 'a' | 'b') => {
+    const [extent, first, edge, alongK] =
+      name === 'a' ? ([M, 'm0', 'p.M', aAlongK] as const) : ([N, 'n0', 'p.N', bAlongK] as const);
+    const count = (extent * K) / 4;
+    const fetches = Math.ceil(count / THREADS);
+    const stride = name === 'a' ? strideA : strideB;
+    const base = name === 'a' ? '0' : `${bBase}`;
+    const guard = (i: number, body: string) =>
+      (i + 1) * THREADS <= count ? body : `if (index < ${count - i * THREADS}u) { ${body} }`;
+    return {
+      declare: range(fetches)
+        .map((i) => `var ${name}${i} = vec4f();`)
+        .join(' '),
+      fetch: range(fetches)
+        .map((i) =>
+          guard(
+            i,
+            alongK
+              ? `${name}${i} = fetch_${name}(${first} + ${e(i)} / ${K / 4}u, k0 + ${e(i)} % ${K / 4}u * 4u);`
+              : `${name}${i} = fetch_${name}(${first} + ${e(i)} % ${extent / 4}u * 4u, k0 + ${e(i)} / ${extent / 4}u);`,
+          ),
+        )
+        .join('\n    '),
+      stage: range(fetches)
+        .map((i) =>
+          guard(
+            i,
+            alongK
+              ? range(4)
+                  .map(
+                    (j) =>
+                      `staged[buffer + ${base}u + (${e(i)} % ${K / 4}u * 4u + ${j}u) * ${stride}u + ${e(i)} / ${K}u][${e(i)} / ${K / 4}u % 4u] = ${name}${i}[${j}];`,
+                  )
+                  .join(' ')
+              : `staged[buffer + ${base}u + ${e(i)} / ${extent / 4}u * ${stride}u + ${e(i)} % ${extent / 4}u] = ${name}${i};`,
+          ),
+        )
+        .join('\n    '),
+      // Past the edge of the tile the last row or quad is read again and not stored; past the last product, 0.
+      wgsl: alongK
+        ? `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
+  let value = ${name}[(p.${name}Offset + min(outer, ${edge} - 1u) * p.ld${name} + min(k, p.K - 4u)) / 4u];
+  return select(vec4f(), value, vec4<bool>(k < p.K));
+}`
+        : `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
+  let value = ${name}[(p.${name}Offset + min(k, p.K - 1u) * p.ld${name} + min(outer, ${edge} - 4u)) / 4u];
+  return select(vec4f(), value, vec4<bool>(k < p.K));
+}`,
+    };
+  };
+  const a = operand('a');
+  const b = operand('b');
+  const rowQuads = range(rows / 4);
+  const columnQuads = range(columns / 4);
+  const sum = (r: number, q: number) => `s${r}_${q}`;
+  const allSums = range(rows).flatMap((r) => columnQuads.map((q) => sum(r, q)));
+  const rowOf = (r: number) => `m0 + ${Math.floor(r / 4) * (M / rowQuads.length)}u + row * 4u + ${r % 4}u`;
+  const columnOf = (q: number) => `n0 + ${q * (N / columnQuads.length)}u + column * 4u`;
+  const store = wholeC
+    ? range(rows)
+        .flatMap((r) => columnQuads.map((q) => `store4(${rowOf(r)}, ${columnOf(q)}, ${sum(r, q)});`))
+        .join('\n  ')
+    : range(rows)
+        .map((r) =>
+          storeTile(
+            columnQuads.flatMap((q) => range(4).map((j) => `${sum(r, q)}[${j}]`)),
+            rowOf(r),
+            `n0 + at / 4u * ${N / columnQuads.length}u + column * 4u + at % 4u`,
+          ),
+        )
+        .map((text) => `{ ${text} }`)
+        .join('\n  ');
+  return {
+    name: `block-${M}x${N}x${K}${double ? 'd' : ''}${shape.warps ? 'w' : ''}`,
+    vectors: wholeC ? ['a', 'b', 'c'] : ['a', 'b'],
+    workgroupSize: [THREADS, 1, 1],
+    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
+    fits: (params) =>
+      ['aOffset', 'lda', 'bOffset', 'ldb', ...(wholeC ? ['cOffset', 'ldc', 'M', 'N'] : ['K'])].every(
+        (name) => params[name] % 4 === 0,
+      ) &&
+      (bAlongK || params.N % 4 === 0) &&
+      params.K > 0,
+    wgsl: `
+var<workgroup> staged: array<vec4f, ${tileQuads * (double ? 2 : 1)}>;
+${wholeC ? store4Wgsl : storeWgsl(bias)}
+${a.wgsl}
+${b.wgsl}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let n0 = group.x * ${N}u;
+  let m0 = group.y * ${M}u;
+  ${lanes}
+  ${allSums.map((s) => `var ${s} = vec4f();`).join(' ')}
+  ${a.declare}
+  ${b.declare}
+  var buffer = 0u;
+  {
+    let k0 = 0u;
+    ${a.fetch}
+    ${b.fetch}
+    ${a.stage}
+    ${b.stage}
+  }
+  workgroupBarrier();
+  for (var k0 = ${K}u; ; k0 += ${K}u) {
+    let last = k0 >= p.K;
+    if (!last) {
+    ${a.fetch}
+    ${b.fetch}
+    }
+    for (var k = 0u; k < ${K}u; k++) {
+      let x = buffer + k * ${strideA}u + row;
+      let y = buffer + ${bBase}u + k * ${strideB}u + column;
+      ${rowQuads.map((q) => `let x${q} = staged[x + ${(q * M) / rowQuads.length / 4}u];`).join(' ')}
+      ${columnQuads.map((q) => `let y${q} = staged[y + ${(q * N) / columnQuads.length / 4}u];`).join(' ')}
+      ${range(rows)
+        .map((r) => columnQuads.map((q) => `${sum(r, q)} += x${Math.floor(r / 4)}[${r % 4}] * y${q};`).join(' '))
+        .join('\n      ')}
+    }
+    if (last) { break; }
+    ${double ? `buffer = ${tileQuads}u - buffer;` : 'workgroupBarrier();'}
+    ${a.stage}
+    ${b.stage}
+    workgroupBarrier();
+  }
+  ${store}
+}`,
+  };
+}
+
+/** Stores four finished sums of a row, if they lie within C. */
+const store4Wgsl = `
+fn store4(m: u32, n: u32, sum: vec4f) {
+  if (m < p.M && n < p.N) {
+    let at = (p.cOffset + m * p.ldc + n) / 4u;
+    if (p.accumulate != 0u) { c[at] += sum; } else { c[at] = sum; }
+  }
+}`;
