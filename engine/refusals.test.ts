@@ -303,7 +303,7 @@ const notApplicable: Readonly<Record<string, string>> = {
   '1.2 load: no checkpoint at the path; missing key (strict)':
     'known when the file is read: tested with the checkpoints (engine/checkpoint, engine/node)',
   '1.3 sync_module_states under hybrid': 'as above: all replicas compute the same values',
-  '1.3 reduce_dtype, keep_low_precision_grads': 'precision is one word; gradients are reduced in float32',
+  '1.3 reduce_dtype, keep_low_precision_grads': 'precision is one word, which says what gradients travel as',
   '1.3 a user’s GradScaler is never used': 'there is one scaler, the engine’s',
   '1.3 pre-division of gradients': 'ranks are added in one tree in float32, then multiplied once',
   '1.3 Fabric drops error_if_nonfinite': 'trainer.onNonFinite: tested with the statements of section 9, number 57',
