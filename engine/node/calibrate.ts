@@ -2,10 +2,11 @@ import { fork } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { StudioError } from '../errors.ts';
-import { add } from '../ops/add/add.ts';
+import { CONTROL, CONTROL_ELEMENTS } from '../ops/control.ts';
 import { fill } from '../ops/fill/fill.ts';
 import { foldGrid, type Kernel, PARAMS_BYTES, type Params, tiledVariant, writeParams } from '../ops/kernel.ts';
 import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
+import { adam } from '../ops/optimizer/adam.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { readMapped, UploadSlot } from '../runtime/staging.ts';
 import type { AdapterRates } from '../schedule/profile.ts';
@@ -20,6 +21,18 @@ const SHORT_SECONDS = 0.5e-3;
 const CHILD_TIMEOUT_MS = 60_000;
 const COPY_BYTES = 4 * 2 ** 20;
 const DISPATCHES_PER_SUBMIT = 10;
+const ADAM: Params = {
+  offset: 0,
+  lr: 1e-3,
+  beta1: 0.9,
+  beta2: 0.999,
+  oneMinusBeta1: 0.1,
+  oneMinusBeta2: 0.001,
+  eps: 1e-8,
+  weightDecay: 0,
+  decoupled: 0,
+  clipValue: 0,
+};
 
 /** Opens an adapter in this process and measures its rates, in about two seconds. Throws StudioError `no-adapter`. */
 export async function calibrateAdapter(id: string): Promise<AdapterRates> {
@@ -67,14 +80,14 @@ export function calibrateInChild(id: string): Promise<AdapterRates> {
 }
 
 /**
- * The rates of a device as the engine uses it: matmuls of all three layouts and an addition in the variants that training
+ * The rates of a device as the engine uses it: matmuls of all three layouts and Adam's update in the variants that training
  * would take, dispatches of no work, and copies to and from the host through a mapped buffer.
  */
 export async function measureRates(open: OpenDevice, software: boolean): Promise<AdapterRates> {
   const bench = new RateBench(open, software);
   try {
     const flopsPerSecond = await bench.matmuls();
-    const memoryBytesPerSecond = await bench.additions();
+    const memoryBytesPerSecond = await bench.updates();
     const dispatchSeconds = await bench.dispatches();
     const copySeconds = await bench.copies(16);
     const large = await bench.copies(COPY_BYTES);
@@ -116,14 +129,19 @@ class RateBench {
     throw new RangeError('unreachable');
   }
 
-  async additions(): Promise<number> {
-    const { maxStorageBufferBindingSize } = this.open.device.limits;
-    const large = Math.min(64 * 2 ** 20, Math.floor(maxStorageBufferBindingSize / 16) * 4);
+  /** Bytes a second of Adam's update, which moves the most memory of a step: four arrays, three of them both ways. */
+  async updates(): Promise<number> {
+    const { device } = this.open;
+    const control = this.storage(CONTROL_ELEMENTS * 4);
+    const scalars = new Float32Array(CONTROL_ELEMENTS);
+    for (const name of ['biasCorrection1', 'sqrtBiasCorrection2', 'clip'] as const) scalars[CONTROL[name]] = 1;
+    device.queue.writeBuffer(control, 0, scalars);
+    const large = Math.min(32 * 2 ** 20, Math.floor(device.limits.maxStorageBufferBindingSize / 16) * 4);
     let rate = 0;
-    for (const n of [2 ** 20, large]) {
-      const operands = [this.storage(n * 4), this.storage(n * 4)];
-      const seconds = await this.time(await this.ready(add, { n }, operands));
-      rate = add.cost({ n }).bytes / seconds;
+    for (const n of [2 ** 18, large]) {
+      const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), control];
+      const seconds = await this.time(await this.ready(adam, { ...ADAM, n }, operands));
+      rate = adam.cost({ n }).bytes / seconds;
       if (this.software || seconds > SHORT_SECONDS) break;
     }
     return rate;
