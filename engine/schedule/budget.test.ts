@@ -50,11 +50,11 @@ describe('an overflow', () => {
     const { schedule } = run.steps[0];
     const tensor = schedule.tensors.find(({ name }) => name === overflow.tensor)!;
     expect(overflow.bytes).toBe(tensor.bytes);
-    expect(schedule.steps[overflow.step!].creates).toContain(tensor.id);
+    expect(schedule.steps[overflow.scheduleStep!].creates).toContain(tensor.id);
     const room = part * needed - uniforms(run);
     const live = liveBytes(schedule).map(sumCategories);
-    expect(live[overflow.step!]).toBeGreaterThan(room - stagingOf(run));
-    for (const before of live.slice(0, overflow.step!)) expect(before).toBeLessThanOrEqual(room);
+    expect(live[overflow.scheduleStep!]).toBeGreaterThan(room - stagingOf(run));
+    for (const before of live.slice(0, overflow.scheduleStep!)) expect(before).toBeLessThanOrEqual(room);
   });
 
   it('where only gaps between tensors pass the budget, names the first whose place is past it', () => {
@@ -62,13 +62,13 @@ describe('an overflow', () => {
     const live = Math.max(...liveBytes(run.steps[0].schedule).map(sumCategories)) + uniforms(run);
     expect(live).toBeLessThan(run.memory.reservedBytes);
     const overflow = overflowOf(run, live / MiB)!;
-    expect(overflow.step).not.toBeNull();
+    expect(overflow.scheduleStep).not.toBeNull();
     expect(overflow.bytes).toBeGreaterThan(0);
   });
 
   it('is before step 0 where not even the state has room', () => {
     const overflow = overflowOf(compiled({}).run, (0.4 * needed) / MiB)!;
-    expect(overflow.step).toBeNull();
+    expect(overflow.scheduleStep).toBeNull();
     expect(overflow.tensor).toMatch(/^(parameters|exp_avg|exp_avg_sq) bucket/);
   });
 });

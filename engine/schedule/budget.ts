@@ -19,7 +19,7 @@ const MiB = 2 ** 20;
 export interface Overflow {
   readonly rank: number;
   /** Step of the schedule that makes it; null for what is held before step 0. */
-  readonly step: number | null;
+  readonly scheduleStep: number | null;
   readonly label: string;
   readonly tensor: string;
   readonly bytes: number;
@@ -40,7 +40,7 @@ export function overflowOf(run: CompiledRun, memoryBudgetMiB: number | null): Ov
   const first =
     firstOver(run, budgetBytes - fixed, liveSum) ??
     firstOver(run, budgetBytes - fixed, reachOf(run)) ??
-    ({ step: null, label: 'set-up', tensor: 'all slabs', bytes: neededBytes } as const);
+    ({ scheduleStep: null, label: 'set-up', tensor: 'all slabs', bytes: neededBytes } as const);
   return { rank: run.rank, ...first, neededBytes, budgetBytes };
 }
 
@@ -76,7 +76,7 @@ const reachOf =
     };
   };
 
-type First = Pick<Overflow, 'step' | 'label' | 'tensor' | 'bytes'>;
+type First = Pick<Overflow, 'scheduleStep' | 'label' | 'tensor' | 'bytes'>;
 
 /** The first tensor with which the count passes so many bytes, state before step 0 first. */
 function firstOver(run: CompiledRun, bytes: number, count: Count): First | null {
@@ -84,10 +84,10 @@ function firstOver(run: CompiledRun, bytes: number, count: Count): First | null 
     const counted = count(shape);
     const isOver = (t: Tensor) => t.space === 'device' && counted.add(t) > bytes;
     const state = schedule.tensors.find((t) => t.state && isOver(t));
-    if (state) return { step: null, label: 'set-up', tensor: state.name, bytes: state.bytes };
+    if (state) return { scheduleStep: null, label: 'set-up', tensor: state.name, bytes: state.bytes };
     for (const { id, label, creates, frees } of schedule.steps) {
       const made = creates.map((t) => schedule.tensors[t]).find(isOver);
-      if (made) return { step: id, label, tensor: made.name, bytes: made.bytes };
+      if (made) return { scheduleStep: id, label, tensor: made.name, bytes: made.bytes };
       for (const t of frees) if (schedule.tensors[t].space === 'device') counted.remove(schedule.tensors[t]);
     }
   }
@@ -133,8 +133,8 @@ function reservedBytesOf(
 
 /** What does not fit, where, and what would have: the message of the refusal. */
 export function overflowMessage(overflow: Overflow, fitting: readonly FittingSettings[]): string {
-  const { rank, step, label, tensor, bytes, neededBytes, budgetBytes } = overflow;
-  const where = step === null ? 'before step 0' : `at schedule step ${step} (${label})`;
+  const { rank, scheduleStep, label, tensor, bytes, neededBytes, budgetBytes } = overflow;
+  const where = scheduleStep === null ? 'before step 0' : `at schedule step ${scheduleStep} (${label})`;
   const ways = fitting.map((way) => `${saidSettings(way.settings)} (${mib(way.peakBytes)} MiB)`);
   const out = ways.length
     ? `It would fit with ${ways.join('; or ')}`

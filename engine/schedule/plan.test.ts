@@ -198,6 +198,37 @@ describe('the time estimate', () => {
     expect(estimate(schedule, software, 2).totalSeconds).toBeCloseTo(2 * estimate(schedule, software).totalSeconds, 12);
   });
 
+  it('is finite and never below zero, at any step, over any link', () => {
+    const hybrid = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] };
+    const strategies = [
+      'ddp',
+      'fsdp',
+      'fsdp_cpu_offload',
+      hybrid,
+      { ...hybrid, linkGBps: 1e-3 },
+      { ...hybrid, linkGBps: 1e6 },
+    ];
+    for (const strategy of strategies) {
+      const [{ schedule: own }] = compileFirst({ config: { devices: 4, strategy } }).steps;
+      const { startSeconds, endSeconds, totalSeconds } = estimate(own, software);
+      own.steps.forEach(({ id }) => {
+        expect(startSeconds[id]).toBeGreaterThanOrEqual(0);
+        expect(endSeconds[id]).toBeGreaterThanOrEqual(startSeconds[id]);
+      });
+      expect(totalSeconds).toBeGreaterThan(0);
+      expect(Number.isFinite(totalSeconds)).toBe(true);
+    }
+  });
+
+  it('is longer over a slower link between rows', () => {
+    const seconds = [1e-5, 1e-4, null].map((linkGBps) => {
+      const strategy = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2], linkGBps };
+      return estimate(compileFirst({ config: { devices: 4, strategy } }).steps[0].schedule, h200).totalSeconds;
+    });
+    expect(seconds[0]).toBeGreaterThan(seconds[1]);
+    expect(seconds[1]).toBeGreaterThan(seconds[2]);
+  });
+
   it('falls as any rate of the adapter rises', () => {
     const base = estimate(schedule, software).totalSeconds;
     for (const rate of ['flopsPerSecond', 'memoryBytesPerSecond', 'hostBytesPerSecond'] as const) {
