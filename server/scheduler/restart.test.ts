@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -97,6 +97,8 @@ describe('after the server was killed', () => {
     await writeFile(join(checkpoints, 'step-000007.ckpt'), 'whole');
     await writeFile(join(checkpoints, 'step-000007.ckpt.sha256'), `${'ab'.repeat(32)}  step-000007.ckpt\n`);
     await writeFile(join(checkpoints, 'step-000008.ckpt'), 'half');
+    await mkdir(join(checkpoints, 'step-000009.saving-0123456789ab'));
+    await writeFile(join(checkpoints, 'step-000009.saving-0123456789ab', '__0_0.distcp'), 'half');
     started.kill('SIGKILL');
     await exited;
     await new Promise((resolve) => setTimeout(resolve, 300));
@@ -107,6 +109,7 @@ describe('after the server was killed', () => {
     const run = (await api.get(`/runs/${id}`)).body as Run;
     expect(run).toMatchObject({ state: 'failed', checkpoints: [{ name: 'step-000007.ckpt', step: 7, bytes: 5 }] });
     expect(run.checkpoints).toHaveLength(1);
+    expect((await readdir(checkpoints)).sort()).toEqual(['step-000007.ckpt', 'step-000007.ckpt.sha256']);
     await close();
   });
 });
