@@ -130,10 +130,10 @@ test('every kernel has a case, and every tiled variant one that it fits', () => 
   const has = (kernel: Kernel, tiled: boolean) =>
     allCases.some((c) => c.kernel === kernel && (!tiled || kernel.tiled?.fits(c.params)));
   const missing = [...kernels.values()].filter((k) => !has(k, k.tiled !== undefined)).map(({ name }) => name);
-  for (const kernel of kernels.values())
-    for (const variant of kernel.tiled?.special ?? [])
-      if (!allCases.some((c) => c.kernel === kernel && tiledVariant(kernel, c.params) === variant))
-        missing.push(`${kernel.name} ${variant.name}`);
+  // Kernels that differ only in what they store share a special variant's cases.
+  const special = new Set(allCases.map((c) => tiledVariant(c.kernel, c.params)?.name));
+  for (const { name, tiled } of kernels.values())
+    for (const variant of tiled?.special ?? []) if (!special.has(variant.name)) missing.push(`${name} ${variant.name}`);
   expect(missing).toEqual([]);
 });
 

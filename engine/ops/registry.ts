@@ -24,7 +24,7 @@ import { layerNorm } from './layer-norm/layer-norm.ts';
 import { layerNormGrad } from './layer-norm/layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
 import { layerNormResidual } from './layer-norm/layer-norm-residual.ts';
-import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from './matmul/matmul.ts';
+import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN, matmulTNSums } from './matmul/matmul.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
 import { adam, adamHalf } from './optimizer/adam.ts';
@@ -61,6 +61,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       matmulNT,
       matmulNN,
       matmulTN,
+      matmulTNSums,
       matmulNTBias,
       matmulNNBias,
       add,

@@ -1,6 +1,7 @@
 import { columnSum } from '../column-sum/column-sum.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
-import { matmulNN, matmulNTBias, matmulTN } from '../matmul/matmul.ts';
+import type { Params } from '../kernel.ts';
+import { matmulNN, matmulNTBias, matmulTN, matmulTNSums } from '../matmul/matmul.ts';
 import { reluGrad } from '../relu-grad/relu-grad.ts';
 
 export interface LinearOptions {
@@ -55,11 +56,23 @@ export interface LinearBlock {
   readonly column: number;
 }
 
+/** Up to so many rows, the bias's gradient is added along with the weight's: the sums are short. */
+const FEW_ROWS = 64;
+
 /** dW and db of a whole weight. */
-function linearGradients(g: Graph, block: LinearBlock & { bias: Value }): void {
+export function linearGradients(g: Graph, block: LinearBlock & { bias: Value }): void {
   const dW = g.parameterGradient(block.weight);
-  weightGradient(g, block, dW);
   const db = g.parameterGradient(block.bias);
+  const both = dW.value.role === 'parameter-gradient' && db.value.role === 'parameter-gradient';
+  if (both && block.R <= FEW_ROWS) {
+    g.emit(matmulTNSums, [block.dy, block.x, dW.value, db.value], {
+      ...weightGradientParams(block, dW.accumulate),
+      sumsOffset: 0,
+      sumsAccumulate: db.accumulate ? 1 : 0,
+    });
+    return;
+  }
+  weightGradient(g, block, dW);
   g.emit(columnSum, [block.dy, db.value], {
     R: block.R,
     C: block.rows,
@@ -72,8 +85,12 @@ function linearGradients(g: Graph, block: LinearBlock & { bias: Value }): void {
 
 /** Rows `firstRow` … of dW (+)= dyᵀ·x. */
 export function weightGradient(g: Graph, b: LinearBlock, dW: { value: Value; accumulate: boolean }): void {
+  g.emit(matmulTN, [b.dy, b.x, dW.value], weightGradientParams(b, dW.accumulate));
+}
+
+function weightGradientParams(b: LinearBlock, accumulate: boolean): Params {
   const K = b.weight.shape[1];
-  g.emit(matmulTN, [b.dy, b.x, dW.value], {
+  return {
     M: b.rows,
     N: K,
     K: b.R,
@@ -83,8 +100,8 @@ export function weightGradient(g: Graph, b: LinearBlock, dW: { value: Value; acc
     ldb: K,
     cOffset: b.firstRow * K,
     ldc: K,
-    accumulate: dW.accumulate ? 1 : 0,
-  });
+    accumulate: accumulate ? 1 : 0,
+  };
 }
 
 /** dx (+)= dy·W over the block's rows of W. */

@@ -1,5 +1,5 @@
 import type { TiledVariant } from '../kernel.ts';
-import { storeTile, storeWgsl } from './matmul-store.ts';
+import { columnSumWgsl, storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
 const THREADS = 256;
@@ -30,20 +30,20 @@ const FEW = 64;
  * For operands that can be read 16 bytes at a time: large products, 8x8 outputs a thread; and sums of few products (tn: a
  * weight's gradient over few tokens), where all terms are staged at once and the result is written once.
  */
-export function blockedVariants(layout: MatmulLayout, bias: boolean): TiledVariant[] {
-  const large = blockedVariant(layout, bias, LARGE);
-  const variants: TiledVariant[] = [
-    { ...large, fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && large.fits(params) },
-  ];
+export function blockedVariants(layout: MatmulLayout, bias: boolean, sums = false): TiledVariant[] {
+  const large = blockedVariant(layout, bias, LARGE, sums);
+  const variants: TiledVariant[] = sums
+    ? []
+    : [{ ...large, fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && large.fits(params) }];
   if (layout === 'tn') {
-    const few = blockedVariant(layout, bias, FEW_TERMS);
+    const few = blockedVariant(layout, bias, FEW_TERMS, sums);
     variants.push({ ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) });
   }
   return variants;
 }
 
 /** The variant of one shape, which fits wherever operands are aligned. */
-export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: BlockShape): TiledVariant {
+export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: BlockShape, sums = false): TiledVariant {
   const { M, N, K, rows, columns, double } = shape;
   const across = N / columns;
   // The 32 threads that run together have 4x8 blocks of outputs: they read the fewest different vec4s.
@@ -145,7 +145,7 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
       params.K > 0,
     wgsl: `
 var<workgroup> staged: array<vec4f, ${tileQuads * (double ? 2 : 1)}>;
-${wholeC ? store4Wgsl : storeWgsl(bias)}
+${wholeC ? store4Wgsl : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
 ${a.wgsl}
 ${b.wgsl}
 fn tile(group: vec3u, local: vec3u, index: u32) {
@@ -186,6 +186,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     workgroupBarrier();
   }
   ${store}
+  ${sums ? `if (group.x == 0u && index < ${M}u) { sumColumn(m0 + index); }` : ''}
 }`,
   };
 }

@@ -22,3 +22,19 @@ export function storeTile(sums: readonly string[], row: string, column: string):
   return `var sums = array<f32, ${sums.length}>(${sums.join(', ')});
   for (var at = 0u; at < ${sums.length}u; at++) { store(${row}, ${column}, sums[at]); }`;
 }
+
+/** `fn sumColumn(m: u32)`: the sum over k of column m of a, for matmul-tn-sums; `element` is the element at index `at`. */
+export function columnSumWgsl(element: string): string {
+  return `
+fn sumColumn(m: u32) {
+  if (m >= p.M) { return; }
+  var sum = 0.0;
+  for (var k = 0u; k < p.K; k++) {
+    let at = p.aOffset + k * p.lda + m;
+    sum += ${element};
+  }
+  let to = p.sumsOffset + m;
+  if (p.sumsAccumulate != 0u) { sum += sums[to]; }
+  sums[to] = sum;
+}`;
+}

@@ -1,7 +1,7 @@
 import type { Params, TiledVariant } from '../kernel.ts';
 import { blockedVariants } from './matmul-blocked.ts';
 import { fewRowsVariants } from './matmul-few-rows.ts';
-import { storeTile, storeWgsl } from './matmul-store.ts';
+import { columnSumWgsl, storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
 /** Outputs of a workgroup of the square path, each way, and products added between two barriers. */
@@ -31,7 +31,7 @@ const range = (n: number) => Array.from({ length: n }, (_, i) => i);
  * take the time): 8x32 outputs a workgroup so that many workgroups read the weight at once, each thread 8x4 outputs over one
  * slice of k, slices added at the end in a fixed butterfly.
  */
-export function matmulTiled(layout: MatmulLayout, bias: boolean): TiledVariant {
+export function matmulTiled(layout: MatmulLayout, bias: boolean, sums = false): TiledVariant {
   const slim = layout !== 'tn';
   const fewRows = (params: Params) => slim && params.M <= FEW_ROWS;
   const groups = (params: Params): readonly [number, number, number] =>
@@ -42,15 +42,16 @@ export function matmulTiled(layout: MatmulLayout, bias: boolean): TiledVariant {
     workgroupSize: [256, 1, 1],
     workgroups: groups,
     fits: (params) => params.M * params.N * params.K >= WORTH_TILING && groups(params).every((n) => n <= 65_535),
-    special: [...(layout === 'tn' ? [] : fewRowsVariants(layout, bias)), ...blockedVariants(layout, bias)],
+    special: [...(layout === 'tn' ? [] : fewRowsVariants(layout, bias)), ...blockedVariants(layout, bias, sums)],
     wgsl: `
 var<workgroup> staged: array<f32, ${2 * DEPTH * STAGED}>;
-${storeWgsl(bias)}
+${storeWgsl(bias)}${sums ? columnSumWgsl('a[at]') : ''}
 ${squareWgsl(layout)}
 ${slim ? slimWgsl(layout) : ''}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   ${slim ? `if (p.M <= ${FEW_ROWS}u) { slim(group, index); return; }` : ''}
   square(group, index);
+  ${sums ? `if (group.x == 0u && index < ${SQUARE}u) { sumColumn(group.y * ${SQUARE}u + index); }` : ''}
 }`,
   };
 }

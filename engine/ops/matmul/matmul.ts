@@ -39,6 +39,39 @@ function matmul(layout: MatmulLayout, bias: boolean): Kernel {
   };
 }
 
+/**
+ * C = Aᵀ·B as matmul-tn, and sums[sumsOffset + m] = (sumsAccumulate ? sums : 0) + Σ_k A(k, m): a linear layer's weight and
+ * bias gradients at once, for few rows.
+ */
+export const matmulTNSums: Kernel = {
+  name: 'matmul-tn-sums',
+  operands: [
+    { name: 'a', dtype: 'f32', access: 'read' },
+    { name: 'b', dtype: 'f32', access: 'read' },
+    { name: 'c', dtype: 'f32', access: 'read_write' },
+    { name: 'sums', dtype: 'f32', access: 'read_write' },
+  ],
+  params: [...PARAMS, u32('sumsOffset'), u32('sumsAccumulate')],
+  constants: [],
+  threads: ({ M, N }) => Math.ceil(M / TILE_ROWS) * Math.ceil(N / TILE_COLUMNS),
+  cost: (params) => {
+    const { flops, bytes } = matmulCost(params);
+    return { flops: flops + params.M * params.K, bytes: bytes + 4 * params.M * (1 + params.sumsAccumulate) };
+  },
+  run(views, params) {
+    runMatmul('tn', false, views, params);
+    const [a, , , sums] = views;
+    const { M, K, aOffset, lda, sumsOffset, sumsAccumulate } = params;
+    for (let m = 0; m < M; m++) {
+      let sum = sumsAccumulate ? sums[sumsOffset + m] : 0;
+      for (let k = 0; k < K; k++) sum += a[aOffset + k * lda + m];
+      sums[sumsOffset + m] = sum;
+    }
+  },
+  wgsl: matmulWgsl('tn', false, true),
+  tiled: matmulTiled('tn', false, true),
+};
+
 function matmulCost({ M, N, K, accumulate }: Params): Cost {
   return { flops: 2 * M * N * K, bytes: 4 * (M * K + K * N + M * N * (accumulate ? 2 : 1)) };
 }
