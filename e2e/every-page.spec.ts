@@ -15,6 +15,7 @@ test.beforeAll(async ({ playwright, baseURL }) => {
   const broken = await api.create(smallConfig(path, { name: 'every broken', memoryBudgetMiB: 0.05 }));
   const ids = made.map(({ id }) => id);
   for (const id of ids) await api.until(id, 'finished');
+  const [{ name: checkpoint }] = (await api.run(ids[1])).checkpoints;
   await api.until(broken.id, 'failed');
   running = (await api.create(longConfig(path, 'every running'))).id;
   await api.until(running, 'running');
@@ -23,6 +24,7 @@ test.beforeAll(async ({ playwright, baseURL }) => {
     ['a new run', '/runs/new'],
     ['a clone', `/runs/new?from=${ids[0]}`],
     ['a finished run', `/runs/${ids[1]}`],
+    ['a checkpoint', `/runs/${ids[1]}/checkpoints/${checkpoint}`],
     ['a running run', `/runs/${running}`],
     ['a failed run', `/runs/${broken.id}`],
     ['a comparison', `/compare?ids=${ids.join(',')}`],

@@ -116,7 +116,7 @@ test('a run is stopped, cloned and deleted', async ({ page, api }) => {
   expect(stopped.stepsDone).toBeGreaterThan(2);
   // Saved where it stopped.
   expect(stopped.checkpoints.map(({ step }) => step)).toEqual([stopped.stepsDone]);
-  await expect(page.getByRole('link', { name: `Download ${stopped.checkpoints[0].name}` })).toBeVisible();
+  await expect(page.getByRole('link', { name: `Download ${stopped.checkpoints[0].name}`, exact: true })).toBeVisible();
 
   await page.getByRole('link', { name: 'Clone' }).click();
   await expect(page.getByRole('heading', { name: 'New run, from long' })).toBeVisible();

@@ -91,7 +91,7 @@ test('its checkpoint downloads whole, with the digest that the page shows, and b
   await expect(list).toContainText(sha256);
   await expect(list).toContainText(formatBytes(bytes));
   const started = page.waitForEvent('download');
-  await list.getByRole('link', { name: `Download ${name}` }).click();
+  await list.getByRole('link', { name: `Download ${name}`, exact: true }).click();
   const file = await readFile(await (await started).path());
   expect(file.length).toBe(bytes);
   expect(createHash('sha256').update(file).digest('hex')).toBe(sha256);
