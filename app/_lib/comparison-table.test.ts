@@ -55,4 +55,13 @@ describe('a comparison', () => {
     expect(lossHead).toBe('step,mean loss of run a,mean loss of run b');
     expect([step0, step1]).toEqual(['0,4,NaN', '1,3,']);
   });
+
+  it('says of each run over which simulated link it ran, where one did', () => {
+    expect(comparisonCsv(comparison)).not.toContain('simulated link');
+    const [plain] = comparison.runs;
+    const linked = run('c', { strategy: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', linkGBps: 2.5 } }, [4]);
+    const [head, first, second] = comparisonCsv({ runs: [plain, linked], differing: [] }).split('\r\n');
+    const column = head.split(',').indexOf('simulated link (GB/s)');
+    expect([first, second].map((line) => line.split(',')[column])).toEqual(['', '2.5']);
+  });
 });

@@ -66,6 +66,18 @@ describe('the interface', () => {
     });
   });
 
+  it('says in each line of the table that the link of a run is simulated', async () => {
+    const strategy = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2], linkGBps: 2 };
+    const { id } = await test.api.create({ name: 'ok', devices: 4, strategy, trainer: { steps: 2 } });
+    await test.api.until(id, 'finished');
+    const [head, ...lines] = String((await test.api.get(`/runs/${id}/steps.csv`)).body)
+      .trim()
+      .split('\r\n')
+      .map((line) => line.split(','));
+    expect(head.at(-1)).toBe('simulatedLinkGBps');
+    expect(new Set(lines.map((line) => line.at(-1)))).toEqual(new Set(['2']));
+  });
+
   it('gives pages of events that fit together', async () => {
     const { id } = await test.api.create({ name: 'ok', trainer: { steps: 5 } });
     const { lastSeq } = await test.api.until(id, 'finished');
