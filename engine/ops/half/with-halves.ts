@@ -48,7 +48,7 @@ function readingHalves(wgsl: string, names: readonly string[], vectors: readonly
     const operand = wgslName(name);
     if (vectors.includes(name))
       return `fn half_${operand}(at: u32) -> vec4f { let words = ${operand}[at]; return vec4f(unpack2x16float(words.x), unpack2x16float(words.y)); }`;
-    return `fn half_${operand}(at: u32) -> f32 { return unpack2x16float(${operand}[at >> 1u])[at & 1u]; }`;
+    return `fn half_${operand}(at: u32) -> f32 { return unpack2x16float(${operand}[at >> 1u] >> (16u * (at & 1u))).x; }`;
   });
   return `${functions.join('\n')}\n${names.reduce((text, name) => replaceReads(text, wgslName(name)), wgsl)}`;
 }

@@ -32,7 +32,7 @@ export function halfUpdate(kernel: Kernel, rule: UpdateRule): Kernel {
   const stored = kernel.operands.filter(({ name }) => name !== 'control');
   const written = stored.filter(({ access }) => access !== 'read');
   const lines = (of: typeof stored, line: (name: string) => string) => of.map(({ name }) => line(name)).join('\n    ');
-  const pair = (text: string) => text.replace(/\b(\w+)\[e\]/g, 'pair_$1[e & 1u]');
+  const of = (half: string) => rule.each.replace(/\b(\w+)\[e\]/g, `${half}_$1`);
   return {
     ...kernel,
     name: `${kernel.name}-half`,
@@ -49,18 +49,16 @@ export function halfUpdate(kernel: Kernel, rule: UpdateRule): Kernel {
       });
     },
     wgsl: `${stridedWgsl()}${skipsUpdateWgsl}${clippingWgsl}${halfWgsl}
-fn pairOf(word: u32) -> array<f32, 2> { return array(ofHalf(word & 0xffffu), ofHalf(word >> 16u)); }
 fn kernel(i: u32) {
   if (skipsUpdate()) { return; }
   ${rule.before}
   let end = min(p.n / 2u, stridedEnd(i));
   for (var w = stridedFirst(i); w < end; w += STRIDE) {
     let word = p.offset / 2u + w;
-    ${lines(stored, (name) => `var pair_${name} = pairOf(${name}[word]);`)}
-    for (var e = 0u; e < 2u; e++) {
-    ${pair(rule.each)}
-    }
-    ${lines(written, (name) => `${name}[word] = halfOf(pair_${name}[0]) | (halfOf(pair_${name}[1]) << 16u);`)}
+    ${lines(stored, (name) => `var low_${name} = ofHalf(${name}[word] & 0xffffu); var high_${name} = ofHalf(${name}[word] >> 16u);`)}
+    {${of('low')}}
+    {${of('high')}}
+    ${lines(written, (name) => `${name}[word] = halfOf(low_${name}) | (halfOf(high_${name}) << 16u);`)}
   }
 }
 `,
