@@ -6,7 +6,7 @@ import { compileFirst, smallShape } from './schedule/fixtures/small-runs.ts';
 import { builtInProfiles } from './schedule/profile.ts';
 
 /**
- * What Fabric's FSDPStrategy refuses, warns of or does in silence (fabric-semantics, sections 1.2 and 1.3), row by row:
+ * What Fabric's FSDPStrategy refuses, warns of or does in silence, row by row:
  * refused here before anything starts, in words that name the person's own settings and the way out; or done right, so
  * that nothing is left to refuse; or without a setting in this config.
  */
@@ -306,7 +306,7 @@ const notApplicable: Readonly<Record<string, string>> = {
   '1.3 reduce_dtype, keep_low_precision_grads': 'precision is one word, which says what gradients travel as',
   '1.3 a user’s GradScaler is never used': 'there is one scaler, the engine’s',
   '1.3 pre-division of gradients': 'ranks are added in one tree in float32, then multiplied once',
-  '1.3 Fabric drops error_if_nonfinite': 'trainer.onNonFinite: tested with the statements of section 9, number 57',
+  '1.3 Fabric drops error_if_nonfinite': 'trainer.onNonFinite: tested with the statements, number 57',
 };
 
 it('no row is in two tables, and each that is not applicable says why', () => {

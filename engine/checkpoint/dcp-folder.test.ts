@@ -81,7 +81,7 @@ const rowsOf = async (folder: DcpFolder, name: string, first: number, count: num
   new Float32Array((await folder.readRows(name, first, count)).buffer);
 
 describe('saved by any number of ranks, loaded by any number', () => {
-  // fabric-semantics.md 9: 9 (N > dimension 0), 10 (all pairs), 11 (no conversion), 12 (N = 1)
+  // Reports 9 (N > dimension 0), 10 (all pairs), 11 (no conversion), 12 (N = 1)
   const worlds = [1, 2, 3, 4, 5, 6, 7, 8];
   test.each(worlds)('9.9, 9.10, 9.11, 9.12: saved by %d, loaded by 1 to 8', async (world) => {
     const folder = await openDcpFolder('run', await save(world));

@@ -111,7 +111,7 @@ describe('every real checkpoint', () => {
       const values = await whole(single, name);
       expect(values.reduce((total, value) => total + value, 0)).toBeCloseTo(sum, 9);
       expect(values.reduce((total, value) => total + value * value, 0)).toBeCloseTo(squares, 9);
-      // The key's bias has no true gradient; Adam amplifies the noise (design.md, law 3).
+      // The key's bias has no true gradient; Adam amplifies the noise (law 3).
       if (name.endsWith('in_proj_bias')) continue;
       const other = await whole(fsdp, name);
       expect(values.every((value, i) => Math.abs(value - other[i]) < 1e-4)).toBe(true);

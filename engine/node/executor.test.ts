@@ -145,7 +145,7 @@ async function openTestRanks(
   };
 }
 
-/** Steps of all ranks that end in a submit, as the issue allows them. */
+/** Steps of all ranks that end in a submit, as a step of training may make them. */
 function submitsAllowed({ steps }: Schedule): number {
   const visits = new Set(steps.filter((s) => s.lane === 'compute').map((s) => s.visit)).size;
   const onTheGpu = new Set(['publish', 'collect', 'report', 'feed']);
@@ -356,3 +356,14 @@ function within<T>(ms: number, work: Promise<T>): Promise<T> {
   });
   return Promise.race([work, late]).finally(() => clearTimeout(timer));
 }
+
+describe('a view over shared memory', () => {
+  it('is a TypeError where it is handed to the device, and the process lives', async () => {
+    const { engines, parameterTensors } = await openTestRanks({ devices: 1 }, await openSoftware());
+    const shared = new Float32Array(new SharedArrayBuffer(16)) as unknown as Float32Array<ArrayBuffer>;
+    await expect(engines[0].write(parameterTensors[0], 0, shared)).rejects.toThrow(TypeError);
+    const own = Float32Array.of(1, 2, 3, 4);
+    await engines[0].write(parameterTensors[0], 0, own);
+    expect(await engines[0].read(parameterTensors[0], 0, 16)).toEqual(own);
+  });
+});

@@ -24,7 +24,7 @@ it('lists the legal configurations', () => {
   expect(rows.length).toBeGreaterThan(200);
 });
 
-describe('predicted is measured (section 9, 47), and the bits are DDP’s', () => {
+describe('predicted is measured (report 47), and the bits are DDP’s', () => {
   const perTest = 25;
   const laws = new GridLaws(interpreterPlace);
   const starts = Array.from({ length: Math.ceil(rows.length / perTest) }, (_, i) => i * perTest);

@@ -122,7 +122,7 @@ describe('when units are gathered and freed', () => {
   });
 });
 
-describe('the limiter, counted at run time (section 9, 45)', () => {
+describe('the limiter, counted at run time (report 45)', () => {
   let gpu: Awaited<ReturnType<typeof softwareGpuPlace>>;
   beforeAll(async () => {
     gpu = await softwareGpuPlace();

@@ -11,7 +11,7 @@ import { freshParameters, heldParts, type ParameterSource } from '../trainer/sta
 import { type Batch, interpreterPlace, openRanks, type RanksInput } from './fixtures/reference-run.ts';
 
 /**
- * What people reported of other systems, as statements of this one: fabric-semantics, section 9, by number. Those about
+ * What people reported of other systems, as statements of this one, numbered as reports. Those about
  * refusals are in engine/refusals.test.ts, the limiter (45) in residency.test.ts, the grid (47) in grid.test.ts.
  */
 

@@ -66,7 +66,7 @@ interface Sizes {
   readonly nhid: number;
 }
 
-/** Shapes of the demo Transformer's parameters by unit, from its definition (fabric-semantics, section 5.2). */
+/** Shapes of the demo Transformer's parameters by unit, from its definition. */
 function shapesByUnit({ vocabSize: V, ninp: D, nhid: H }: Sizes, nlayers: number): number[][][] {
   const attention = [[3 * D, D], [3 * D], [D, D], [D]];
   const feedForward = [[H, D], [H], [D, H], [D]];

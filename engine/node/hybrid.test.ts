@@ -1,0 +1,71 @@
+import { describe, expect, it } from 'vitest';
+import { interpreterPlace, openRanks } from './fixtures/reference-run.ts';
+
+/** Meshes that are not powers of two, a slower link between the rows, and what offload leaves on the device. */
+
+async function trained(config: object, steps = 4) {
+  const ranks = await openRanks(interpreterPlace, { config });
+  const outcomes = await ranks.train(steps);
+  const weights = await ranks.parameters();
+  await ranks.close();
+  return { outcomes, weights };
+}
+const hybrid = (deviceMesh: [number, number], extra: object = {}) => ({
+  devices: deviceMesh[0] * deviceMesh[1],
+  strategy: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh, ...extra },
+});
+
+describe.each([
+  [3, 2],
+  [2, 3],
+] as const)('a mesh of %i rows of %i ranks', (replicate, shard) => {
+  it('repeats itself to the bit and stays within 1e-6 of DDP', async () => {
+    const config = hybrid([replicate, shard]);
+    const [first, again] = [await trained(config), await trained(config)];
+    expect(again).toEqual(first);
+    const ddp = await trained({ devices: replicate * shard, strategy: 'ddp' });
+    first.outcomes.forEach((byRank, step) => {
+      byRank.forEach(({ loss, gradNorm }, rank) => {
+        const other = ddp.outcomes[step][rank];
+        expect(Math.abs(loss / other.loss - 1)).toBeLessThan(1e-6);
+        expect(Math.abs(gradNorm / other.gradNorm - 1)).toBeLessThan(1e-5);
+      });
+    });
+  });
+});
+
+it('a slower link between the rows changes no bit, and no step is faster than its bytes', async () => {
+  const plain = await trained(hybrid([2, 2]), 2);
+  const linkGBps = 0.002;
+  const ranks = await openRanks(interpreterPlace, { config: hybrid([2, 2], { linkGBps }) });
+  const bytes = ranks.runs[0].steps[0].schedule.steps.reduce(
+    (sum, { action }) => (action.type === 'collect' && action.linkGBps !== null ? sum + action.staging.bytes : sum),
+    0,
+  );
+  expect(bytes).toBeGreaterThan(0);
+  const from = performance.now();
+  const outcomes = await ranks.train(2);
+  expect(performance.now() - from).toBeGreaterThanOrEqual((2 * bytes) / (linkGBps * 1e6) - 2);
+  expect(outcomes).toEqual(plain.outcomes);
+  await ranks.close();
+});
+
+it('offload keeps nothing of the model on the device between steps', async () => {
+  const ranks = await openRanks(interpreterPlace, { config: { devices: 2, strategy: 'fsdp_cpu_offload' } });
+  await ranks.train(2);
+  const { schedule } = ranks.runs[0].steps[0];
+  // Before the first step of an iteration and after its last, only state is live.
+  const live = ranks.recorders[0].liveBytes(1, schedule.steps.length + 1);
+  const rest = live[schedule.steps.length];
+  const { parameters, gathered, gradients, optimizer, activations } = rest;
+  expect({ parameters, gathered, gradients, optimizer, activations }).toEqual({
+    parameters: 0,
+    gathered: 0,
+    gradients: 0,
+    optimizer: 0,
+    activations: 0,
+  });
+  // What is left is control and the constant tables, far less than the smallest weight matrix of a layer.
+  expect(rest.workspace).toBeLessThan(32 * 32 * 4);
+  await ranks.close();
+});
