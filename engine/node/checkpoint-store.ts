@@ -10,6 +10,7 @@ import {
 } from './checkpoint-folder.ts';
 import { checkpointName, keepLastCheckpoints } from './checkpoint-list.ts';
 import { createFileSink, naming } from './file-bytes.ts';
+import { freeMemoryBytes } from './shared-segment.ts';
 
 /** Where the checkpoints of a run are. */
 export const checkpointsFolder = (runFolder: string): string => join(runFolder, 'checkpoints');
@@ -53,6 +54,7 @@ export function folderStore(runFolder: string): CheckpointStore {
       }
     },
     abortFolder: abortCheckpointFolder,
+    freeMemoryBytes,
     keepLast: (count) => keepLastCheckpoints(folder, count),
   };
 }

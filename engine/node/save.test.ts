@@ -212,15 +212,34 @@ describe('beside training', () => {
     },
   );
 
+  it('training waits where the host has no room for a copy, and says so', async () => {
+    const { store, release } = held();
+    const tight = (disk: CheckpointStore) => ({ ...store(disk), freeMemoryBytes: () => 1000 });
+    const config = { devices: 2, trainer: { steps: 4 }, checkpoint: { every: 2, atEnd: false } };
+    const ranks = await start(config, { store: tight });
+    while (!ranks.events.some(({ event }) => event === 'log')) await sleep(5);
+    await sleep(50);
+    expect(ranks.steps()).toEqual([0, 1]);
+    release();
+    expect(failures(await ranks.results)).toEqual([null, null]);
+    expect(ranks.events.find(({ event }) => event === 'log')).toMatchObject({
+      line: expect.stringMatching(/training waits while it is saved: a copy takes \d+ MiB/),
+    });
+    expect(await listed()).toEqual([
+      [2, 'sharded'],
+      [4, 'sharded'],
+    ]);
+  });
+
   it('a listed checkpoint is complete (31), and host memory grows by one shard (1)', async () => {
     const { store, release } = held();
     const ranks = await start({ devices: 2, trainer: { steps: 4 }, checkpoint: { every: 3, atEnd: false } }, { store });
     while (ranks.steps().length < 4) await sleep(5);
     expect(ranks.events.filter(({ event }) => event === 'checkpoint')).toEqual([]);
-    // Parameters, exp_avg and exp_avg_sq of its shard, padding included, and t: read once, at the save.
+    // Parameters, exp_avg and exp_avg_sq of its shard, padding included, and three scalars: read once, at the save.
     for (const [rank, { steps }] of ranks.runs.entries()) {
       const shard = steps[0].groups.reduce((sum, { layout }) => sum + layout.shardElements * 4, 0);
-      expect(ranks.reads[rank]).toBe(3 * shard + 4);
+      expect(ranks.reads[rank]).toBe(3 * shard + 12);
     }
     release();
     await ranks.results;

@@ -46,6 +46,8 @@ export interface CheckpointStore {
     files: readonly WrittenRankFile[],
   ): Promise<CheckpointRecord>;
   abortFolder(folder: string): Promise<void>;
+  /** Of the host, now. */
+  freeMemoryBytes(): number;
   /** Deletes the oldest whole checkpoints until `count` are left; returns their paths. */
   keepLast(count: number): Promise<readonly string[]>;
 }

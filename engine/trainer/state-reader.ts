@@ -10,12 +10,15 @@ export function engineReader(engine: RankEngine): StateReader {
   return async (tensor, offsetBytes, bytes) => new Uint8Array((await engine.read(tensor, offsetBytes, bytes)).buffer);
 }
 
+/** Bytes of a copy: of float32 elements, whatever they are stored as. */
+export const copyBytes = ({ bytes, halves }: Tensor): number => (halves ? 2 * bytes : bytes);
+
 /** Copies these tensors to host memory, so that the rank may train on while they are written. */
 export async function copiedReader(engine: RankEngine, tensors: Iterable<Tensor>): Promise<StateReader> {
   const copies = new Map<string, Uint8Array<ArrayBuffer>>();
-  for (const { name, bytes, halves } of tensors) {
-    const values = await engine.read(name, 0, halves ? 2 * bytes : bytes);
-    copies.set(name, new Uint8Array(values.buffer));
+  for (const tensor of tensors) {
+    const values = await engine.read(tensor.name, 0, copyBytes(tensor));
+    copies.set(tensor.name, new Uint8Array(values.buffer));
   }
   return async (tensor, offsetBytes, bytes) => {
     const copy = copies.get(tensor);

@@ -7,13 +7,14 @@ import { fnv1a } from '../model/fnv1a.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import type { RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
+import type { Tensor } from '../schedule/schedule.ts';
 import { collectiveOrder } from '../schedule/verify.ts';
 import { describeCheckpoint } from './describe-checkpoint.ts';
 import { type CheckpointRecord, type RunEvent, toWire } from './events.ts';
 import { isWriter, SAVE_PIECE_BYTES } from './full-save.ts';
 import { lrFactor } from './lr-schedule.ts';
 import { type CheckpointStore, type SaveResult, saveCheckpoint } from './save-checkpoint.ts';
-import { copiedReader, engineReader } from './state-reader.ts';
+import { copiedReader, copyBytes, engineReader } from './state-reader.ts';
 
 /** Regions that the trainer needs beside those of the schedule, after them in the table. */
 export function trainerRegions(run: CompiledRun): RegionSpec[] {
@@ -125,7 +126,7 @@ class RankTraining {
     }
     if (this.savedStep !== null) this.c.onPhase('saving', next);
     await this.saving;
-    if ((config.checkpoint.atEnd || this.saveHeard) && next > startStep && !this.saveError)
+    if ((config.checkpoint.atEnd || this.isSaveDue(next)) && next > startStep && !this.saveError)
       await this.save(next, false);
     await this.saving;
     const status = next < steps ? 'stopped' : 'finished';
@@ -259,7 +260,7 @@ class RankTraining {
 
   /**
    * Saves after `stepsDone` steps: every rank takes part. Training waits for an earlier save and for the copy to the host;
-   * the rest goes on beside it if `beside`, else this waits for it and nothing is copied.
+   * the rest goes on beside it if `beside` and if there is room for a copy, else this waits for it and nothing is copied.
    */
   private async save(stepsDone: number, beside: boolean): Promise<void> {
     const { config, run, engine, mailbox, batches, checkpoints: store, onPhase, savesRequested } = this.c;
@@ -278,7 +279,9 @@ class RankTraining {
     const description = describeCheckpoint({ run, config }, { iter: stepsDone, updates, samples, scaler });
     const format = checkpointFormat(config);
     const kept = groups.flatMap((g) => [g.parameters, ...(format === 'safetensors' ? [] : Object.values(g.state))]);
-    const read = beside ? await copiedReader(engine, isWriter(run) ? kept : []) : engineReader(engine);
+    const copied = isWriter(run) ? kept : [];
+    const goesOn = beside && this.hasRoomFor(copied);
+    const read = goesOn ? await copiedReader(engine, copied) : engineReader(engine);
     const region = this.agreementRegion + 1;
     const texts = { sizes: region + 1, pieces: region };
     const rank = { run, mailbox, region, read };
@@ -286,8 +289,24 @@ class RankTraining {
     this.saving = saving.then((result) => this.saved(result, stepsDone));
     // A peer that is lost is heard of by the step under way; this is waited for before the next save and at the end.
     this.saving.catch(() => undefined);
-    if (!beside) await this.saving;
+    if (!goesOn) await this.saving;
     this.lastReportMs = performance.now();
+  }
+
+  /** Whether all ranks may copy as much as this one. What one of them decides here binds no other. */
+  private hasRoomFor(copied: readonly Tensor[]): boolean {
+    const { run, checkpoints, emit } = this.c;
+    const bytes = copied.reduce((sum, tensor) => sum + copyBytes(tensor), 0) * run.shards.count;
+    const freeBytes = bytes === 0 ? Number.POSITIVE_INFINITY : checkpoints.freeMemoryBytes();
+    const fits = bytes <= freeBytes / 2;
+    const miB = (value: number) => `${Math.ceil(value / 2 ** 20)} MiB`;
+    if (!fits)
+      emit({
+        event: 'log',
+        rank: run.rank,
+        line: `training waits while it is saved: a copy takes ${miB(bytes)} and ${miB(freeBytes)} are free on the host`,
+      });
+    return fits;
   }
 
   private saved(result: SaveResult, stepsDone: number): void {
