@@ -399,7 +399,7 @@ function LiveByCategory({
     <section className="panel p-4 sm:p-5" aria-label="Live memory by category">
       <h2 className="font-semibold">
         Live memory by category, at the fullest moment{' '}
-        <span className="font-normal text-faint">of the fullest rank</span>
+        <span className="font-normal text-faint">of the fullest rank</span> <ChartNoteText />
       </h2>
       <ul className="mt-3 space-y-2.5">
         {runs.map(({ run, byCategory, liveBytes, peakBytes }, i) => {

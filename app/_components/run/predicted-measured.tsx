@@ -7,6 +7,7 @@ import type { Prediction } from '../../../server/contract.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { formatBytes, formatExactBytes, NONE } from '../../_lib/format.ts';
 import type { RunLog } from '../../_lib/run-log.ts';
+import { ChartNoteText } from '../charts/chart-note.tsx';
 import { StackBar } from '../charts/stack-bar.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Dot } from '../ui/segmented.tsx';
@@ -44,7 +45,9 @@ export function PredictedMeasured(props: {
   ];
   return (
     <section aria-label="Predicted and measured memory">
-      <h2 className="font-semibold">Predicted and measured</h2>
+      <h2 className="font-semibold">
+        Predicted and measured <ChartNoteText />
+      </h2>
       <p className="text-xs text-faint">Rank {rank}, at its fullest moment. Prediction of the fullest rank.</p>
       <div className="mt-3 grid grid-cols-[auto_1fr] items-center gap-x-3 gap-y-1.5 text-xs text-muted">
         <span>predicted</span>
