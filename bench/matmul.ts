@@ -59,17 +59,17 @@ function candidates(layout: Layout, M: number, K: number): TiledVariant[] {
     if (layout === 'nn')
       return [
         [4, 2, 9, 4, 32, 1],
-        [4, 2, 9, 4, 32, 2],
-        [4, 2, 9, 4, 32, 3],
-        [4, 2, 9, 4, 32, 4],
-        [4, 4, 9, 4, 16, 2],
-        [4, 4, 9, 4, 16, 4],
+        [4, 2, 9, 4, 64, 1],
+        [4, 2, 9, 4, 96, 1],
+        [4, 2, 9, 4, 96, 2],
+        [4, 1, 9, 8, 64, 1],
+        [4, 1, 9, 8, 64, 2],
+        [4, 2, 9, 8, 32, 1],
+        [4, 2, 9, 8, 32, 2],
+        [4, 4, 9, 8, 16, 1],
         [4, 4, 9, 8, 16, 2],
-        [4, 4, 9, 8, 16, 3],
-        [4, 4, 9, 8, 16, 4],
-        [2, 4, 18, 4, 32, 2],
-        [2, 4, 9, 4, 32, 2],
-        [2, 4, 9, 4, 32, 3],
+        [4, 4, 9, 8, 32, 1],
+        [2, 2, 9, 8, 64, 1],
       ].map(([gridRows, gridColumns, rows, columns, depth, ahead]) => {
         const variant = stagedRowsVariant(false, { gridRows, gridColumns, rows, columns, depth, ahead });
         return {

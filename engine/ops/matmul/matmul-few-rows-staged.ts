@@ -19,9 +19,9 @@ export interface StagedRowsShape {
 }
 
 /**
- * A product A·B with few rows: a workgroup has all rows of a few columns, so that a weight is fetched once. Tiles pass
- * through workgroup memory, where b is turned so that both operands run along k; several tiles are on their way at once. At
- * the end the slices of k are added in order.
+ * A product A·B with few rows: a workgroup has all rows of a few columns, so that a weight is fetched once. Tiles of b
+ * pass through workgroup memory, where they are turned to run along k as the rows of a do, which come straight from memory.
+ * At the end the slices of k are added in order.
  */
 export function stagedRowsVariant(bias: boolean, shape: StagedRowsShape): TiledVariant {
   const { gridRows, gridColumns, rows, columns, depth, ahead } = shape;
@@ -34,43 +34,42 @@ export function stagedRowsVariant(bias: boolean, shape: StagedRowsShape): TiledV
   const N = gridColumns * columns;
   const sums = range(rows).flatMap((r) => range(columns).map((c) => `s${r}_${c}`));
   const quads = Math.ceil(sums.length / 4);
-  const staged = (M + N) * stride;
-  const quadsAtOnce = Math.max(1, Math.min(quads, Math.floor(staged / THREADS)));
+  const staged = N * stride;
+  const quadsAtOnce = Math.max(1, Math.min(quads, Math.floor(Math.max(staged, 1024) / THREADS)));
   const rounds = Math.ceil(quads / quadsAtOnce);
-  const aCount = M * depth;
   const bCount = N * depth;
   const fetches = (count: number) => Math.ceil(count / THREADS);
   const guard = (i: number, count: number, body: string) =>
     (i + 1) * THREADS <= count ? body : `if (index < ${count - i * THREADS}u) { ${body} }`;
   const e = (i: number) => `(index + ${i * THREADS}u)`;
   const fetch = (set: number, k4: string) => `
-    ${range(fetches(aCount))
-      .map((i) => guard(i, aCount, `a${set}_${i} = fetchA(m0 + ${e(i)} / ${depth}u, ${k4} + ${e(i)} % ${depth}u);`))
-      .join('\n    ')}
     ${range(fetches(bCount))
       .map((i) =>
         guard(i, bCount, `b${set}_${i} = fetchB(n0 / 4u + ${e(i)} % ${N / 4}u, (${k4}) * 4u + ${e(i)} / ${N / 4}u);`),
       )
       .join('\n    ')}`;
   const stage = (set: number) => `
-    ${range(fetches(aCount))
-      .map((i) => guard(i, aCount, `staged[${e(i)} / ${depth}u * ${stride}u + ${e(i)} % ${depth}u] = a${set}_${i};`))
-      .join('\n    ')}
     ${range(fetches(bCount))
       .map((i) => guard(i, bCount, `stageB(${e(i)} % ${N / 4}u * 4u, ${e(i)} / ${N / 4}u, b${set}_${i});`))
       .join('\n    ')}`;
-  const add = `
+  // Neighbouring slices take neighbouring vec4s of a row, so that a's rows are read whole.
+  const add = (set: number) => `
     for (var step = 0u; step < ${steps}u; step++) {
-      let at = slice * ${steps}u + step;
+      let at = step * ${slices}u + slice;
+      let k = k4 + ${set * depth}u + at;
+      let inside = vec4u(k * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.K);
+      let kept = min(k, (p.K - 1u) / 4u);
+      ${range(rows)
+        .map((r) => `let x${r} = select(vec4f(), a[row${r} + kept], inside);`)
+        .join(' ')}
       ${range(columns)
-        .map((c) => `let y${c} = staged[${M * stride}u + (column + ${c * gridColumns}u) * ${stride}u + at];`)
+        .map((c) => `let y${c} = staged[(column + ${c * gridColumns}u) * ${stride}u + at];`)
         .join(' ')}
       ${range(rows)
-        .map(
-          (r) =>
-            `{ let x = staged[(row + ${r * gridRows}u) * ${stride}u + at]; ${range(columns)
-              .flatMap((c) => ['x', 'y', 'z', 'w'].map((d) => `s${r}_${c} += x.${d} * y${c}.${d};`))
-              .join(' ')} }`,
+        .map((r) =>
+          range(columns)
+            .flatMap((c) => ['x', 'y', 'z', 'w'].map((d) => `s${r}_${c} += x${r}.${d} * y${c}.${d};`))
+            .join(' '),
         )
         .join('\n      ')}
     }`;
@@ -84,16 +83,12 @@ export function stagedRowsVariant(bias: boolean, shape: StagedRowsShape): TiledV
     wgsl: `
 var<workgroup> staged: array<vec4f, ${Math.max(staged, quadsAtOnce * THREADS)}>;
 ${storeWgsl(bias)}
-fn fetchA(m: u32, k4: u32) -> vec4f {
-  let value = a[(p.aOffset + min(m, p.M - 1u) * p.lda) / 4u + min(k4, (p.K - 1u) / 4u)];
-  return select(vec4f(), value, vec4u(k4 * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.K));
-}
 fn fetchB(n4: u32, k: u32) -> vec4f {
   let value = b[(p.bOffset + min(k, p.K - 1u) * p.ldb) / 4u + min(n4, p.N / 4u - 1u)];
   return select(vec4f(), value, vec4<bool>(k < p.K));
 }
 fn stageB(n: u32, k: u32, value: vec4f) {
-  let at = ${M * stride}u + n * ${stride}u + k / 4u;
+  let at = n * ${stride}u + k / 4u;
   ${range(4)
     .map((j) => `staged[at + ${j * stride}u][k % 4u] = value[${j}];`)
     .join('\n  ')}
@@ -104,12 +99,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let slice = index / ${grid}u;
   let row = index % ${grid}u / ${gridColumns}u;
   let column = index % ${gridColumns}u;
+  ${range(rows)
+    .map((r) => `let row${r} = (p.aOffset + min(m0 + row + ${r * gridRows}u, p.M - 1u) * p.lda) / 4u;`)
+    .join('\n  ')}
   ${sums.map((s) => `var ${s} = 0.0;`).join(' ')}
   ${range(ahead)
-    .flatMap((set) => [
-      ...range(fetches(aCount)).map((i) => `var a${set}_${i} = vec4f();`),
-      ...range(fetches(bCount)).map((i) => `var b${set}_${i} = vec4f();`),
-    ])
+    .flatMap((set) => [...range(fetches(bCount)).map((i) => `var b${set}_${i} = vec4f();`)])
     .join(' ')}
   ${range(ahead)
     .map((set) => fetch(set, `${set * depth}u`))
@@ -119,7 +114,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       (set) => `${stage(set)}
     workgroupBarrier();
     if ((k4 + ${(set + ahead) * depth}u) * 4u < p.K) {${fetch(set, `k4 + ${(set + ahead) * depth}u`)}
-    }${add}
+    }${add(set)}
     workgroupBarrier();
     if ((k4 + ${(set + 1) * depth}u) * 4u >= p.K) { break; }`,
     )

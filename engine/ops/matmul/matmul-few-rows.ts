@@ -26,8 +26,8 @@ const FEW_ROWS = 64;
 const WIDE_FROM = 2048;
 const WIDE: FewRowsShape = { lanes: 1, rowGroups: 4, columnGroups: 2, rows: 9, columns: 8 };
 const NARROW: FewRowsShape = { lanes: 1, rowGroups: 4, columnGroups: 1, rows: 9, columns: 8 };
-const STAGED_WIDE: StagedRowsShape = { gridRows: 4, gridColumns: 4, rows: 9, columns: 8, depth: 16, ahead: 2 };
-const STAGED_NARROW: StagedRowsShape = { gridRows: 4, gridColumns: 2, rows: 9, columns: 4, depth: 32, ahead: 1 };
+const WIDE_NN: FewRowsShape = { lanes: 2, rowGroups: 4, columnGroups: 1, rows: 9, columns: 8 };
+const NARROW_NN: StagedRowsShape = { gridRows: 4, gridColumns: 1, rows: 9, columns: 8, depth: 64, ahead: 2 };
 
 /**
  * For products with few rows (nt, nn): a workgroup has up to 36 rows of a few columns, so that a weight is fetched once. Each
@@ -38,7 +38,7 @@ export function fewRowsVariants(layout: 'nt' | 'nn', bias: boolean): TiledVarian
   const [wide, narrow] =
     layout === 'nt'
       ? [fewRowsVariant('nt', bias, WIDE), fewRowsVariant('nt', bias, NARROW)]
-      : [stagedRowsVariant(bias, STAGED_WIDE), stagedRowsVariant(bias, STAGED_NARROW)];
+      : [fewRowsVariant('nn', bias, WIDE_NN), stagedRowsVariant(bias, NARROW_NN)];
   const few = (variant: TiledVariant, leastColumns: number): TiledVariant => ({
     ...variant,
     fits: (params) => params.M <= FEW_ROWS && params.N >= leastColumns && variant.fits(params),
