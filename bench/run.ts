@@ -17,6 +17,10 @@ const benches: Readonly<Record<string, Bench>> = {
     load: () => import('./quick-start.ts'),
   },
   step: { about: 'a training step on one device, and where its time goes', load: () => import('./step.ts') },
+  'fabric-table': {
+    about: "the table of Fabric's FSDP guide, ours and torch's in turns",
+    load: () => import('./fabric-table.ts'),
+  },
   matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
 };
 
