@@ -72,6 +72,24 @@ test('at 390 px nothing sticks out, and every control can be reached', async ({ 
   await expect(page.getByRole('heading', { name: 'Comparison of 2 runs' })).toBeVisible();
 });
 
+test('the keyboard alone goes from the top of a page to a new run', async ({ page }) => {
+  await opened(page, '/runs');
+  await page.keyboard.press('Tab');
+  await expect(page.getByRole('link', { name: 'Skip to content' })).toBeFocused();
+  await page.keyboard.press('Enter');
+  const start = page.getByRole('main').getByRole('link', { name: 'New run' });
+  for (let i = 0; i < 10 && !(await start.evaluate((link) => link === document.activeElement)); i++)
+    await page.keyboard.press('Tab');
+  await expect(start).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(page.getByRole('heading', { name: 'New run' })).toBeVisible();
+  // Radio buttons move with the arrows.
+  const fsdp = page.locator('[data-field="strategy.kind"]').getByRole('radio', { name: 'FSDP' });
+  await fsdp.focus();
+  await page.keyboard.press('ArrowLeft');
+  await expect(page.locator('[data-field="strategy.kind"]').getByRole('radio', { name: 'DDP' })).toBeChecked();
+});
+
 test('the chosen theme stays', async ({ page }) => {
   await page.emulateMedia({ colorScheme: 'light' });
   await page.goto('/runs');

@@ -18,8 +18,8 @@ test('one click on the empty page trains DDP and FULL_SHARD, live, to their comp
   await page.goto('/');
   await expect(page.getByRole('heading', { name: 'What does each way of sharding cost?' })).toBeVisible();
   const predicted = page.getByRole('region', { name: 'Predicted memory of the quick start' });
-  await expect(predicted.getByText(/^DDP: \d/)).toBeVisible();
-  await expect(predicted.getByText(/^FULL_SHARD: \d/)).toBeVisible();
+  const foretold = [predicted.getByText(/^DDP: \d/), predicted.getByText(/^FULL_SHARD: \d/)];
+  const said = await Promise.all(foretold.map((one) => one.textContent()));
   await page.getByRole('button', { name: 'Run the comparison' }).click();
   await page.waitForURL(/\/compare\?ids=/);
   ids = (new URL(page.url()).searchParams.get('ids') as string).split(',');
@@ -31,6 +31,8 @@ test('one click on the empty page trains DDP and FULL_SHARD, live, to their comp
   await expectLive(page, 'Progress of FULL_SHARD, 2 ranks');
   await expect(page.getByText('all ended')).toBeVisible({ timeout: QUICK_START_MS });
   await expectAsMeasured(page, api);
+  const { runs } = await api.compare(ids);
+  expect(said).toEqual(runs.map(({ run, peakBytes }) => `${run.strategy}: ${formatBytes(peakBytes)}`));
 });
 
 test('the comparison opened again shows the same, and what differs', async ({ page, api }) => {
