@@ -11,10 +11,13 @@ export class HostTensors {
   private readonly own = new Map<string, Uint8Array<ArrayBuffer>>();
   private readonly writing = new Set<number>();
 
+  private readonly regionBytes: number;
+
   constructor(
-    private readonly run: CompiledRun,
+    run: CompiledRun,
     private readonly mailbox: Mailbox,
   ) {
+    this.regionBytes = run.regions.reduce((sum, _, region) => sum + mailbox.outbox(region).byteLength, 0);
     for (const { schedule } of run.steps)
       for (const t of schedule.tensors)
         if (t.space === 'host' && t.region === undefined && !this.own.has(t.name))
@@ -23,8 +26,7 @@ export class HostTensors {
 
   /** Bytes of host memory that are held: these tensors, and the schedule's mailbox regions. */
   bytes(): number {
-    const regions = this.run.regions.map((_, region) => this.mailbox.outbox(region));
-    return [...this.own.values(), ...regions].reduce((sum, { byteLength }) => sum + byteLength, 0);
+    return [...this.own.values()].reduce((sum, { byteLength }) => sum + byteLength, this.regionBytes);
   }
 
   /** A range's bytes, for reading. */

@@ -40,7 +40,8 @@ async function train(kind: Kind, name: string, config: object): Promise<{ losses
   const events: RunEvent[] = [];
   const data = { kind: 'batches', path: testdata(`${kind}/batches.json`) };
   const optimizer = { kind: 'adamw', lr: 2e-3, weightDecay: 0.1 };
-  const parsed = parseConfig({ model: models[kind], data, optimizer, adapter: 'interpreter', ...config });
+  const checkpoint = { format: 'full' };
+  const parsed = parseConfig({ model: models[kind], data, optimizer, adapter: 'interpreter', checkpoint, ...config });
   await runWorkerRanks(
     {
       type: 'start',
