@@ -1,7 +1,7 @@
 import { StudioError } from '../errors.ts';
 import { forwardLogits, type WholeParameters } from '../interpret/forward.ts';
-import { hashAt } from '../ops/init-values/hash.ts';
 import type { Model } from '../model/model.ts';
+import { hashAt } from '../ops/init-values/hash.ts';
 
 /** Gives the logits [vocabSize] of the token after `tokens`. */
 export type NextLogits = (tokens: readonly number[]) => Promise<Float32Array<ArrayBuffer>>;
