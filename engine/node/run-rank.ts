@@ -1,5 +1,6 @@
 import { dirname } from 'node:path';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
+import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
 import { checkpointFormat } from '../config.ts';
@@ -51,10 +52,17 @@ export interface WorkerResult {
   readonly ranks: readonly { readonly engine: RankEngine; readonly result: RankResult; readonly rank: number }[];
 }
 
+/** An adapter as a run's first event names it. */
+interface PlaceAdapter {
+  readonly name: string;
+  readonly pciId: string | null;
+  readonly software: boolean;
+}
+
 /** Where the ranks of this process run. */
 interface Place {
   readonly profile: AdapterProfile;
-  readonly adapter: { readonly name: string; readonly pciId: string | null; readonly software: boolean };
+  readonly adapter: PlaceAdapter;
   open(run: CompiledRun, mailbox: Mailbox): Promise<RankEngine>;
 }
 
@@ -90,8 +98,9 @@ async function runFrom(
   await checkHostRoom({ config, run: runs[0], software, alone, sharedFolder, timeoutMs: PEER_TIMEOUT_MS });
   const mailboxes = await openMailboxes(start, runs, place, hooks);
   try {
+    const adapters = await adaptersOfRanks(start, runs[0], place, mailboxes[0]);
     if (ranks.includes(0)) {
-      announce(start, origin, runs[0], place, hooks);
+      announce(start, origin, runs[0], place, adapters, hooks);
       await checkStart(start.config, start.runFolder, origin.step);
     }
     hooks.onPhase('compiling', null);
@@ -141,20 +150,41 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
   return result;
 }
 
+/** The adapter that each rank got, in rank order, as the ranks themselves say. */
+async function adaptersOfRanks(
+  { ranks, world }: WorkerStart,
+  run: CompiledRun,
+  { adapter }: Place,
+  mailbox: Mailbox,
+): Promise<readonly PlaceAdapter[]> {
+  if (ranks.length === world) return ranks.map(() => adapter);
+  const regions = { sizes: run.regions.length, pieces: run.regions.length + 1 };
+  const said = await exchangeTexts(mailbox, regions, JSON.stringify(adapter));
+  return said.map((text) => JSON.parse(text) as PlaceAdapter);
+}
+
 /** The first event of a run, with what was predicted before any of it is measured. */
 function announce(
   { config, world }: WorkerStart,
   origin: OpenedStart,
   run: CompiledRun,
-  { profile, adapter }: Place,
+  { profile }: Place,
+  adapters: readonly PlaceAdapter[],
   hooks: RunHooks,
 ): void {
   const prediction = predictionOf(run, profile);
   const { params, peakBytes, liveBytes, byCategory } = prediction;
-  const adapters = Array.from({ length: world }, () => adapter);
-  hooks.emit({ event: 'start', params, world, adapters, predicted: { peakBytes, liveBytes, byCategory } });
+  hooks.emit({
+    event: 'start',
+    params,
+    world,
+    adapters: [...adapters],
+    predicted: { peakBytes, liveBytes, byCategory },
+  });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
-  if (world > 1) log(`${world} ranks share one adapter, ${adapter.name}`);
+  const places = new Set(adapters.map(({ name, pciId }) => `${name} ${pciId}`));
+  if (places.size < world)
+    log(`${world} ranks share ${places.size === 1 ? 'one adapter' : `${places.size} adapters`}, ${adapters[0].name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
   log(estimateNote(prediction, profile));
