@@ -7,8 +7,8 @@ export default defineConfig({
     // A process for each file: a GPU that dies takes one file with it, not the run.
     pool: 'forks',
     maxWorkers: 2,
-    // SwiftShader compiles a kernel in up to 200 ms, and a small machine runs two files at once.
-    testTimeout: 30_000,
-    hookTimeout: 60_000,
+    // SwiftShader compiles a kernel of many registers in seconds, and a small machine runs two files at once.
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
   },
 });
