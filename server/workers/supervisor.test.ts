@@ -90,7 +90,7 @@ describe('launchRun', () => {
   });
 
   it('waits longer for a rank that says it is saving', async () => {
-    const patience = { stopMs: 100, killMs: 100, saveMs: 10_000 };
+    const patience = { stopMs: 1500, killMs: 100, saveMs: 60_000 };
     const { run, events, stepSeen } = launch('saver', { steps: 1000, patience });
     await stepSeen();
     run.stop();
