@@ -43,8 +43,8 @@ describe('a config file', () => {
       message: expect.stringContaining('learningRate'),
     });
     await expect(
-      readConfigFile(await write('strategy: fsdp_cpu_offload\nname: x\nprecision: 16-mixed\n')),
-    ).rejects.toMatchObject({ name: 'StudioError' });
+      readConfigFile(await write('strategy: { kind: fsdp, shardingStrategy: HYBRID_SHARD }\nname: x\n')),
+    ).rejects.toMatchObject({ code: 'invalid-config', message: expect.stringContaining('strategy.deviceMesh') });
   });
 
   it('that means harm by its aliases is refused', async () => {
