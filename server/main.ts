@@ -149,6 +149,6 @@ async function lockFolder(folder: DataFolder): Promise<Closer> {
   if ('release' in lock) return () => lock.release();
   throw new StudioError(
     'conflict',
-    `Another Shard Studio (process ${lock.pid}) uses the data folder ${folder.root}. Stop it, or choose another folder with --data.`,
+    `Another Shard Studio (process ${lock.pid}) uses the data folder ${folder.root}. It serves already at the address it printed; to start a second one, choose another folder with --data and another --port.`,
   );
 }

@@ -80,7 +80,7 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
   const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes } = prediction;
   const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
   const budget = config.memoryBudgetMiB;
-  const head = ['', 'peak', ...phases.map(({ phase }) => phase)];
+  const head = ['', 'at the peak', ...phases.map(({ phase }) => phase)];
   const rows = CATEGORIES.map((category) => [
     category,
     mib(byCategory[category]),

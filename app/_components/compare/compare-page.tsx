@@ -184,10 +184,13 @@ function Headline({ runs, labels }: { runs: readonly ComparedRun[]; labels: read
       lossStride === first.lossStride &&
       lossMeans.every((loss, i) => i >= first.lossMeans.length || loss === first.lossMeans[i]),
   );
+  // Until all have ended they are compared over the steps that they have in common so far.
+  const isFinal = runs.every(({ run }) => run.endedAt !== null);
   const memory = said(least.peakBytes / first.peakBytes);
   const time = said(least.iterationMs / first.iterationMs);
   return (
     <p className="text-base text-muted" data-testid="headline">
+      {isFinal ? '' : 'So far, '}
       <Strong>{least.label}</Strong> holds <Strong>{memory}</Strong> memory {memory === 'as much' ? 'as' : 'than'}{' '}
       <Strong>{first.label}</Strong> and takes <Strong>{time}</Strong> time for a step
       {sameLosses ? '; their losses are equal to the last bit.' : '.'}
