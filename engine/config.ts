@@ -249,7 +249,8 @@ const blockClasses: Readonly<Record<string, readonly string[]>> = {
 /** The defaults are always legal: a wrap policy that is left out fits the model's kind. */
 function withBlockClasses(input: unknown): unknown {
   const { model, strategy = 'fsdp' } = input as { model?: { kind?: unknown }; strategy?: unknown };
-  const classes = blockClasses[String(model?.kind)];
+  const kind = model?.kind;
+  const classes = typeof kind === 'string' && Object.hasOwn(blockClasses, kind) ? blockClasses[kind] : null;
   const written = expandStrategy(strategy) as { kind?: unknown; autoWrapPolicy?: unknown } | null;
   if (!classes || written?.kind !== 'fsdp' || written.autoWrapPolicy !== undefined) return input;
   return { ...(input as object), strategy: { ...written, autoWrapPolicy: classes } };

@@ -3,6 +3,7 @@ import { checkConfig, parseConfig } from './config.ts';
 import { buildModel } from './model/build-model.ts';
 import { compileRun } from './schedule/compile.ts';
 import { compileFirst, smallShape } from './schedule/fixtures/small-runs.ts';
+import { planExperiment } from './schedule/plan.ts';
 import { builtInProfiles } from './schedule/profile.ts';
 
 /**
@@ -313,4 +314,23 @@ it('no row is in two tables, and each that is not applicable says why', () => {
   const rows = [...refused.map(({ row }) => row), ...Object.keys(right), ...Object.keys(notApplicable)];
   expect(new Set(rows).size).toBe(rows.length);
   for (const row of rows.filter((name) => name in notApplicable)) expect(notApplicable[row], row).toMatch(/\w+ \w+/);
+});
+
+describe('values of no sense', () => {
+  it('a kind that is no text is an unknown kind, not a crash', () => {
+    for (const kind of [{ toString: 1 }, ['gpt2'], 7, null]) {
+      const { problems } = checkConfig({ model: { kind } });
+      expect(problems.map((p) => p.path)).toEqual(['model.kind']);
+    }
+    expect(checkConfig({ model: { kind: 'toString' } }).problems.map((p) => p.path)).toEqual(['model.kind']);
+  });
+
+  it('a unit over the elements that a kernel can index names the settings', () => {
+    const config = parseConfig({
+      model: { kind: 'gpt2', nLayer: 1, nHead: 1, nEmbd: 65_536, nPositions: 1_048_576, vocabSize: 10_000_000 },
+    });
+    expect(() => planExperiment(config, builtInProfiles.interpreter)).toThrow(
+      expect.objectContaining({ code: 'invalid-config', message: expect.stringContaining('autoWrapPolicy') }),
+    );
+  });
 });

@@ -148,7 +148,9 @@ async function openReport(file: string | undefined): Promise<Report> {
       held = null;
     },
     async close() {
-      if (stream !== process.stdout) {
+      // A stream that failed has closed by itself already.
+      check();
+      if (stream !== process.stdout && !stream.closed) {
         stream.end();
         await once(stream, 'close');
       }

@@ -71,5 +71,5 @@ test('sizes that are not positive whole numbers, and units over the index range,
   expect(() => shardLayout([one], 0)).toThrow('world must be');
   expect(() => shardLayout([{ ...one, rows: 0 }], 1)).toThrow('rows of p must be');
   expect(() => shardLayout([{ ...one, rowLength: 1.5 }], 1)).toThrow('rowLength of p must be');
-  expect(() => shardLayout([{ name: 'p', rows: 2 ** 16, rowLength: 2 ** 16 }], 2)).toThrow('wrap smaller units');
+  expect(() => shardLayout([{ name: 'p', rows: 2 ** 16, rowLength: 2 ** 16 }], 2)).toThrow('Wrap smaller units');
 });

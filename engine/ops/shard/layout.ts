@@ -1,3 +1,5 @@
+import { StudioError } from '../../errors.ts';
+
 /**
  * How a unit's parameters lie in a rank's shard and in the gathered (full) unit. Each parameter is split along dimension 0
  * into chunks of ceil(rows / world) rows, as DTensor's Shard(0) does: the last ranks may hold fewer rows, or none. A chunk
@@ -57,7 +59,7 @@ function positive(value: number, what: string): number {
 /**
  * Lays out parameters, in this order, over `world` shards. Segments start on multiples of `alignElements` in the shard and
  * of `fullAlignElements` in the full unit, and each is padded to a multiple of it. Throws RangeError for a size that is not a positive whole
- * number, or when the full unit or the shard has 2^32 elements or more (indices are u32).
+ * number, StudioError `invalid-config` when the full unit or the shard has 2^32 elements or more (indices are u32).
  */
 export function shardLayout(
   parameters: readonly ShardParameter[],
@@ -94,8 +96,11 @@ export function shardLayout(
     return segment;
   });
   if (Math.max(shardOffset, fullOffset) >= 2 ** 32) {
-    throw new RangeError(
-      `a unit of ${fullOffset} elements is over the 2^32 that a kernel can index: wrap smaller units`,
+    throw new StudioError(
+      'invalid-config',
+      `a unit of ${fullOffset} elements is over the 2^32 that a kernel can index. Wrap smaller units ` +
+        '(strategy.autoWrapPolicy), or take a smaller model',
+      { elements: fullOffset },
     );
   }
   return { world, segments, shardElements: shardOffset, fullElements: fullOffset, localRows: localRowStart };
