@@ -1,17 +1,18 @@
 import { describe, expect, test } from 'vitest';
-import { addOrder, meanInTree } from './reduce-tree.ts';
+import { treeOrder } from '../ops/shard/tree-order.ts';
+import { meanInTree } from './reduce-tree.ts';
 
 /** The sum as written out, e.g. ((0+1)+2). */
 function written(worldSize: number): string {
   const terms = Array.from({ length: worldSize }, (_, rank) => String(rank));
-  for (const [into, from] of addOrder(worldSize)) {
+  for (const [into, from] of treeOrder(worldSize)) {
     terms[into] = `(${terms[into]}+${terms[from]})`;
     terms[from] = 'spent';
   }
   return terms[0];
 }
 
-describe('addOrder', () => {
+describe('treeOrder', () => {
   test.each([
     [1, '0'],
     [2, '(0+1)'],
@@ -26,15 +27,15 @@ describe('addOrder', () => {
   });
 
   test('blocks of consecutive ranks of a power-of-two mesh are subtrees', () => {
-    const inRow = addOrder(4);
-    const acrossRows = addOrder(2).map(([into, from]) => [into * 4, from * 4]);
+    const inRow = treeOrder(4);
+    const acrossRows = treeOrder(2).map(([into, from]) => [into * 4, from * 4]);
     const byStride = (a: readonly number[], b: readonly number[]) => a[1] - a[0] - (b[1] - b[0]) || a[0] - b[0];
     const mesh = [...inRow, ...inRow.map(([into, from]) => [into + 4, from + 4]), ...acrossRows].sort(byStride);
-    expect(mesh).toEqual(addOrder(8));
+    expect(mesh).toEqual(treeOrder(8));
   });
 
   test('refuses an empty world', () => {
-    expect(() => addOrder(0)).toThrow(RangeError);
+    expect(() => treeOrder(0)).toThrow(RangeError);
   });
 });
 
