@@ -5,7 +5,7 @@ import type { ExperimentConfig } from '../../engine/config.ts';
 import { processStartTime } from '../../engine/node/liveness.ts';
 import type { FromWorker } from '../../engine/node/worker-protocol.ts';
 import type { CheckpointRecord, EndEvent, RunError, RunEvent } from '../../engine/trainer/events.ts';
-import { workerEnvironment } from './environment.ts';
+import { runEnvironment } from './environment.ts';
 import { makeSharedFolder, nameSharedFolder, removeSharedFolder, removeTraces, writeTraces } from './run-folder.ts';
 import { type Exit, WorkerProcess } from './worker-process.ts';
 
@@ -212,7 +212,7 @@ class Supervision {
       muted: false,
       process: new WorkerProcess({
         entry,
-        env: workerEnvironment(),
+        env: runEnvironment(this.#options.config.devices),
         logFile: join(runFolder, 'logs', `worker-${index}.log`),
         start,
         onMessage: (message) => this.#hear(worker, message),

@@ -1,0 +1,15 @@
+import { expect, test } from 'vitest';
+import { runEnvironment, workerEnvironment } from './environment.ts';
+
+test('a worker gets nothing that it does not need', () => {
+  expect(workerEnvironment({ PATH: '/bin', STUDIO_TOKEN: 'x', NODE_OPTIONS: '--inspect' })).toEqual({ PATH: '/bin' });
+});
+
+test.each([
+  [2, 2, '4'],
+  [1, 32, '16'],
+  [2, 16, '8'],
+  [8, 128, '16'],
+])('%i workers on %i cores have %s threads each', (workers, cores, threads) => {
+  expect(runEnvironment(workers, cores).UV_THREADPOOL_SIZE).toBe(threads);
+});
