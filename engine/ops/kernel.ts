@@ -61,6 +61,10 @@ export interface TiledVariant {
   readonly name?: string;
   /** Operands that it takes as array<vec4f>. */
   readonly vectors?: readonly string[];
+  /** Operands of halves that it takes as array<vec4u>, eight halves each. */
+  readonly octets?: readonly string[];
+  /** WGSL directives that the shader begins with: the extensions that it needs. */
+  readonly directives?: string;
   readonly workgroupSize: readonly [number, number, number];
   /** Workgroups to dispatch, each dimension at most 65535. */
   workgroups(params: Params): readonly [number, number, number];
@@ -113,6 +117,7 @@ export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean): str
 export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): string {
   const variant = tiled ? tiledVariant(kernel, params) : undefined;
   const elementOf = ({ name, dtype }: OperandSpec) => {
+    if (variant?.octets?.includes(name)) return 'vec4u';
     const four = variant?.vectors?.includes(name);
     if (dtype === 'f16') return four ? 'vec2u' : 'u32';
     return four ? 'vec4f' : dtype;
@@ -126,6 +131,7 @@ export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): st
     .filter((s) => kernel.constants.includes(s.name))
     .map((s) => `const ${wgslName(s.name)}: ${s.type} = ${s.type}(${params[s.name]});`);
   const head = [
+    ...(variant?.directives ? [variant.directives] : []),
     ...storage,
     `struct Params { ${fields.join(', ')} }`,
     `@group(0) @binding(${kernel.operands.length}) var<uniform> p: Params;`,
