@@ -11,6 +11,7 @@ import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../sched
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import type { Dispatch, Range, Step } from '../schedule/schedule.ts';
 import { touches } from '../schedule/schedule.ts';
+import { StepTrace, traced } from '../schedule/step-trace.ts';
 import { asStored, fromStored, storedRange } from '../schedule/stored-floats.ts';
 import { HostTensors } from './host-tensors.ts';
 import { outcomeOf, reportOf } from './outcome.ts';
@@ -105,6 +106,10 @@ export class Interpreter implements RankEngine {
     return { submitted: outcome.then(() => undefined), outcome };
   }
 
+  async trace(): Promise<StepTrace> {
+    return new StepTrace();
+  }
+
   memory(): MeasuredMemory {
     const { reservedBytes } = this.run.memory;
     const hostBytes = this.host.bytes();
@@ -127,7 +132,9 @@ export class Interpreter implements RankEngine {
     let outcome: StepOutcome | null = null;
     for (const step of compiled.schedule.steps) {
       for (const { range } of touches(step.action)) this.record(compiled, feed.step, step.id, range);
+      feed.trace?.begin(step.id);
       outcome = (await this.runAction(compiled, step, feed)) ?? outcome;
+      feed.trace?.end(step.id);
       if (this.options.poison) this.poison(compiled, step.frees);
       await this.giveWay();
     }
@@ -142,7 +149,7 @@ export class Interpreter implements RankEngine {
     this.gaveWayAtMs = performance.now();
   }
 
-  private async runAction(compiled: CompiledStep, { action }: Step, feed: StepFeed): Promise<StepOutcome | null> {
+  private async runAction(compiled: CompiledStep, { id, action }: Step, feed: StepFeed): Promise<StepOutcome | null> {
     const { mailbox } = this;
     switch (action.type) {
       case 'dispatch':
@@ -157,7 +164,8 @@ export class Interpreter implements RankEngine {
       }
       case 'publish': {
         if (action.pack) this.dispatch(compiled, action.pack);
-        await mailbox.beginWrite(action.region);
+        const allRead = mailbox.beginWrite(action.region);
+        await traced(feed.trace, id, 'the peers, to have read what was there', allRead);
         mailbox.outbox(action.region).set(this.bytes(compiled, action.source));
         mailbox.publish(action.region);
         return null;
@@ -168,7 +176,7 @@ export class Interpreter implements RankEngine {
         if (own) received.set(this.host.read(compiled, own.part), own.slot * action.bytesPerPeer);
         for (const [place, peer] of action.peers.entries()) {
           const slot = own && place >= own.slot ? place + 1 : place;
-          await mailbox.arrived(action.region, peer);
+          await traced(feed.trace, id, `rank ${peer}`, mailbox.arrived(action.region, peer));
           const from = action.inboxOffsets[place];
           received.set(
             mailbox.inbox(action.region, peer).subarray(from, from + action.bytesPerPeer),
@@ -183,8 +191,8 @@ export class Interpreter implements RankEngine {
       }
       case 'report': {
         const control = this.view(compiled, action.control, 'f32').slice() as Float32Array<ArrayBuffer>;
-        const said = await exchange(mailbox, action.region, reportOf(control, feed));
-        return outcomeOf(control, said);
+        const said = exchange(mailbox, action.region, reportOf(control, feed));
+        return outcomeOf(control, await traced(feed.trace, id, 'the losses of all ranks', said));
       }
       case 'announce':
         await this.host.announce(action.region);

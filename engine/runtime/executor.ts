@@ -12,10 +12,12 @@ import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
 import { type Action, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
+import { StepTrace, traced } from '../schedule/step-trace.ts';
 import { asStored, fromStored, storedRange } from '../schedule/stored-floats.ts';
 import { BufferLedger } from './buffer-ledger.ts';
 import { Completions } from './completions.ts';
 import type { OpenDevice } from './device.ts';
+import { GpuStepTrace } from './gpu-step-trace.ts';
 import { dispatchOnce, prepareInitialValues } from './initial-values.ts';
 import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
 import { type PlacedRange, Slabs } from './slabs.ts';
@@ -166,6 +168,11 @@ export class Executor implements RankEngine {
     return { submitted, outcome };
   }
 
+  async trace(): Promise<StepTrace> {
+    const { device } = this.open;
+    return device.features.has('timestamp-query') ? this.device(GpuStepTrace.create(device)) : new StepTrace();
+  }
+
   memory(): MeasuredMemory {
     const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
     return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes(), allocRetries, ooms };
@@ -182,10 +189,38 @@ export class Executor implements RankEngine {
     return this.run.steps[feed.shapeIndex];
   }
 
+  /**
+   * Submits compute steps with the time of each: a pass each where the device keeps the time, else a submit each, awaited.
+   */
+  async submitTraced(feed: StepFeed, steps: readonly Step[], trace: StepTrace): Promise<void> {
+    if (trace instanceof GpuStepTrace) {
+      const encoder = this.encoder();
+      for (const step of steps) {
+        const timed = this.prepared[feed.shapeIndex][step.id].length > 0;
+        this.encodeDispatches(encoder, feed, [step], timed ? { timestampWrites: trace.writesOf(step.id) } : undefined);
+      }
+      this.submit(encoder);
+      return;
+    }
+    for (const step of steps) {
+      trace.begin(step.id);
+      const encoder = this.encoder();
+      this.encodeDispatches(encoder, feed, [step]);
+      this.submit(encoder);
+      await this.device(this.open.device.queue.onSubmittedWorkDone());
+      trace.end(step.id);
+    }
+  }
+
   /** Encodes the dispatches of steps into one pass. */
-  encodeDispatches(encoder: GPUCommandEncoder, feed: StepFeed, steps: readonly Step[]): void {
+  encodeDispatches(
+    encoder: GPUCommandEncoder,
+    feed: StepFeed,
+    steps: readonly Step[],
+    timing?: GPUComputePassDescriptor,
+  ): void {
     const prepared = this.prepared[feed.shapeIndex];
-    const pass = encoder.beginComputePass();
+    const pass = encoder.beginComputePass(timing);
     for (const step of steps)
       for (const { pipeline, bindGroup, grid } of prepared[step.id]) {
         pass.setPipeline(pipeline);
@@ -238,7 +273,7 @@ export class Executor implements RankEngine {
     else this.recordStep(compiled, feed, step);
     encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
     this.submit(encoder);
-    const published = this.handOver(action.region, to.buffer, from.size);
+    const published = this.handOver(step, action.region, to.buffer, from.size, feed.trace);
     this.downloads.set(
       to.buffer,
       published.catch(() => undefined),
@@ -246,8 +281,15 @@ export class Executor implements RankEngine {
     return { published };
   }
 
-  private async handOver(region: number, staging: GPUBuffer, bytes: number): Promise<void> {
-    await this.device(this.mailbox.beginWrite(region));
+  private async handOver(
+    step: Step,
+    region: number,
+    staging: GPUBuffer,
+    bytes: number,
+    trace: StepTrace | undefined,
+  ): Promise<void> {
+    const allRead = this.device(this.mailbox.beginWrite(region));
+    await traced(trace, step.id, 'the peers, to have read what was there', allRead);
     const outbox = this.mailbox.outbox(region).subarray(0, bytes);
     await this.device(readMapped(staging, bytes, (mapped) => this.copy(outbox, mapped)));
     this.mailbox.publish(region);
@@ -259,13 +301,13 @@ export class Executor implements RankEngine {
     const slot = this.uploadSlot(staging.buffer);
     const { own } = action;
     const bytes = bytesPerPeer * (action.peers.length + (own ? 1 : 0));
-    const mapped = await this.device(slot.open(bytes));
+    const mapped = await traced(feed.trace, step.id, 'its staging slot', this.device(slot.open(bytes)));
     if (own) {
       const target = mapped.subarray(own.slot * bytesPerPeer, (own.slot + 1) * bytesPerPeer);
       await this.device(this.copy(target, this.host.read(compiled, own.part)));
     }
     for (const [i, peer] of action.peers.entries()) {
-      await this.device(this.mailbox.arrived(region, peer));
+      await traced(feed.trace, step.id, `rank ${peer}`, this.device(this.mailbox.arrived(region, peer)));
       const from = action.inboxOffsets[i];
       const place = own && i >= own.slot ? i + 1 : i;
       const arrived = this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer);
@@ -291,7 +333,7 @@ export class Executor implements RankEngine {
   async fetch(compiled: CompiledStep, step: Step, action: ActionOf<'fetch'>, feed: StepFeed): Promise<void> {
     const staging = this.slabs.place(compiled, action.staging);
     const slot = this.uploadSlot(staging.buffer);
-    const mapped = await this.device(slot.open(staging.size));
+    const mapped = await traced(feed.trace, step.id, 'its staging slot', this.device(slot.open(staging.size)));
     const encoder = this.encoder();
     let at = 0;
     for (const { host, device } of action.parts) {
@@ -342,8 +384,10 @@ export class Executor implements RankEngine {
       const control = await this.device(
         readMapped(to.buffer, from.size, (mapped) => new Float32Array(mapped.slice().buffer)),
       );
-      const said = exchange(this.mailbox, action.region, reportOf(control, feed));
-      return outcomeOf(control, await this.device(said));
+      const said = this.device(exchange(this.mailbox, action.region, reportOf(control, feed)));
+      const outcome = outcomeOf(control, await traced(feed.trace, step.id, 'the losses of all ranks', said));
+      feed.trace?.end(step.id);
+      return outcome;
     };
   }
 
@@ -430,10 +474,10 @@ class TrainingStep {
         await hostLaneBefore;
         const underWay = new Set<Promise<void>>();
         for (const step of this.stepsOf('host')) {
-          await this.done.all(step.waits);
+          await this.ready(step);
           if (step.action.type === 'publish') {
             const { published } = await this.executor.publish(this.compiled, step, step.action, this.feed);
-            const ended = published.then(() => this.done.mark(step.id));
+            const ended = published.then(() => this.mark(step));
             underWay.add(ended);
             // What follows may wait for this very step: its failure must end that wait.
             ended.then(
@@ -451,7 +495,7 @@ class TrainingStep {
             this.executor.feed(this.compiled, step.action, this.feed);
             this.executor.recordStep(this.compiled, this.feed, step);
           } else await this.hostStep(step);
-          this.done.mark(step.id);
+          this.mark(step);
         }
       })(),
     );
@@ -482,20 +526,37 @@ class TrainingStep {
     for (let i = 0; i < steps.length; ) {
       const visit: Step[] = [];
       for (const { visit: number } = steps[i]; i < steps.length && steps[i].visit === number; i++) visit.push(steps[i]);
-      for (const step of visit) await this.done.all(step.waits);
-      const encoder = this.executor.encoder();
-      this.executor.encodeDispatches(encoder, this.feed, visit);
-      this.executor.submit(encoder);
+      for (const step of visit) await this.ready(step);
+      const { trace } = this.feed;
+      if (trace) await this.executor.submitTraced(this.feed, visit, trace);
+      else {
+        const encoder = this.executor.encoder();
+        this.executor.encodeDispatches(encoder, this.feed, visit);
+        this.executor.submit(encoder);
+      }
       for (const step of visit) this.done.mark(step.id);
     }
   }
 
   private async comm(): Promise<void> {
     for (const step of this.stepsOf('comm')) {
-      await this.done.all(step.waits);
+      await this.ready(step);
       if (step.action.type === 'collect') await this.executor.collect(this.compiled, step, step.action, this.feed);
-      this.done.mark(step.id);
+      this.mark(step);
     }
+  }
+
+  /** Waits for the steps that the schedule names. */
+  private async ready(step: Step): Promise<void> {
+    const { trace } = this.feed;
+    if (!trace) return this.done.all(step.waits);
+    for (const other of step.waits) await trace.waiting(step.id, other, this.done.all([other]));
+    trace.begin(step.id);
+  }
+
+  private mark(step: Step): void {
+    this.feed.trace?.end(step.id);
+    this.done.mark(step.id);
   }
 
   private stepsOf(lane: Lane): Step[] {

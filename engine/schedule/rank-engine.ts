@@ -1,5 +1,6 @@
 import type { Kernel, Params } from '../ops/kernel.ts';
 import type { BytesByCategory } from './memory.ts';
+import type { StepTrace } from './step-trace.ts';
 
 /** What the host gives to a step of training. */
 export interface StepFeed {
@@ -16,6 +17,8 @@ export interface StepFeed {
   readonly stopRequested: () => boolean;
   /** The same of a save. */
   readonly saveRequested?: () => boolean;
+  /** Takes down when each step of the schedule runs. */
+  readonly trace?: StepTrace;
 }
 
 /** What a step of training says when it is done. */
@@ -61,6 +64,8 @@ export interface RankEngine {
   read(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>>;
   /** Starts a step. `submitted` resolves when the next may start; `outcome` when its numbers are there. */
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> };
+  /** A trace for the step that is started next. When no step is under way. */
+  trace(): Promise<StepTrace>;
   memory(): MeasuredMemory;
   close(): Promise<void>;
 }
