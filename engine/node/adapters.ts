@@ -294,10 +294,17 @@ export async function openNullAdapter(): Promise<GPUAdapter> {
   return adapter;
 }
 
-/** What the driver holds and could hold of an adapter's memory for this process, in bytes; null where it does not say. */
-export async function readDriverMemory(entry: AdapterEntry): Promise<PhysicalDevice['memory']> {
-  const offer = (await driverOffers(entry.icdPath)).find(({ id }) => id === entry.id);
-  return offer?.device.memory ?? null;
+/** What this process holds on each device of a driver, in bytes; null where the driver does not say. */
+export async function readHeldMemory(icdPath: string): Promise<HeldMemory[]> {
+  const offers = await driverOffers(icdPath);
+  return offers.map(({ id, name, device }) => ({ id, name, bytes: device.memory?.usedBytes ?? null }));
+}
+
+/** A device and the bytes of it that this process holds. */
+export interface HeldMemory {
+  readonly id: string;
+  readonly name: string;
+  readonly bytes: number | null;
 }
 
 async function requestAdapter(offer: Offer, validate: boolean): Promise<GPUAdapter | null> {

@@ -27,6 +27,7 @@ import { type RankResult, trainerRegions, trainRank } from '../trainer/train-ran
 import { openAdapter } from './adapters.ts';
 import { readCalibration } from './calibration-store.ts';
 import { folderStore } from './checkpoint-store.ts';
+import { refuseOtherDevice } from './device-check.ts';
 import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
@@ -213,6 +214,7 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: Work
   if (ranks.length > 1) throw new StudioError('internal', 'a worker on an adapter runs one rank');
   const { adapter, entry } = await openAdapter(adapterId);
   const open = await openDevice(adapter);
+  if (!entry.software) await refuseOtherDevice(entry, open.device);
   // In the data folder, beside the corpora.
   const rates = await readCalibration(dirname(corpusFolder), entry);
   return {

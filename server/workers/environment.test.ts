@@ -2,7 +2,11 @@ import { expect, test } from 'vitest';
 import { runEnvironment, workerEnvironment } from './environment.ts';
 
 test('a worker gets nothing that it does not need', () => {
-  expect(workerEnvironment({ PATH: '/bin', STUDIO_TOKEN: 'x', NODE_OPTIONS: '--inspect' })).toEqual({ PATH: '/bin' });
+  const from = { ...process.env, PATH: '/bin', STUDIO_TOKEN: 'x', NODE_OPTIONS: '--inspect' };
+  const given = workerEnvironment(from);
+  expect(given).toMatchObject({ PATH: '/bin' });
+  expect(given.STUDIO_TOKEN).toBeUndefined();
+  expect(given.NODE_OPTIONS).toBeUndefined();
 });
 
 test.each([
