@@ -11,6 +11,7 @@ export function schemaMessage(issue: SchemaIssue): string {
   const given = spoken(issue.input);
   switch (issue.code) {
     case 'invalid_type':
+      if (issue.expected === 'nonoptional') return 'is missing';
       return `${needed(issue.expected)}, not ${given}`;
     case 'invalid_value':
       return `${given} is none of ${issue.values.map(String).join(', ')}`;

@@ -173,6 +173,36 @@ export const TensorDetails = z.object({
 });
 export type TensorDetails = z.infer<typeof TensorDetails>;
 
+/**
+ * Body of POST /api/v1/runs/:id/checkpoints/:name/sample: what to continue, a text or token ids. The answer is one
+ * SampleLine after another, each a line of JSON; it ends when the reader goes away. What is wrong with the body, the
+ * prompt or the checkpoint is an error as everywhere.
+ */
+export const SampleBody = z.strictObject({
+  prompt: z.string().max(20_000).nullable().default(null),
+  tokens: z.array(z.int().min(0)).max(65_536).nullable().default(null),
+  count: z.int().min(1).max(1000).default(20),
+  /** 0 takes the likeliest token each time. */
+  temperature: z.number().min(0).max(100).default(0),
+  topK: z.int().min(1).nullable().default(null),
+  seed: z.int().min(0).max(0xffffffff).default(0),
+  /** `interpreter` needs no GPU; or an adapter as the config names it. */
+  adapter: z.string().min(1).max(200).default('interpreter'),
+});
+export type SampleBody = z.infer<typeof SampleBody>;
+
+/** Text that follows, as it is drawn: the prompt first, then what each token adds, at last how it ended. */
+export const SampleLine = z.discriminatedUnion('type', [
+  z.strictObject({ type: z.literal('prompt'), tokens: counts, text: z.string() }),
+  z.strictObject({ type: z.literal('token'), token: z.number(), text: z.string() }),
+  z.strictObject({
+    type: z.literal('end'),
+    text: z.string(),
+    error: z.strictObject({ code: z.string(), message: z.string() }).nullable(),
+  }),
+]);
+export type SampleLine = z.infer<typeof SampleLine>;
+
 /** POST /api/v1/files?kind=text|batches|weights|checkpoint&name=… with the bytes as the body → where a config can point. */
 export const UploadedFile = z.strictObject({ path: z.string(), bytes: z.number(), sha256: z.string() });
 

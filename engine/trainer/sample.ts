@@ -74,7 +74,10 @@ function checkSettings(
   // The last token drawn is not read any more.
   const read = prompt.length + count - 1;
   if (model.maxTokens !== undefined && read > model.maxTokens)
-    throw bad(`${prompt.length} tokens and ${count} more need ${read} positions, the model has ${model.maxTokens}`);
+    throw bad(
+      `a prompt of ${prompt.length} and ${count} more tokens need ${read} positions, the model has ${model.maxTokens}: ` +
+        'ask for fewer tokens, or shorten the prompt',
+    );
   if (prompt.length === 0) throw new StudioError('bad-data', 'the prompt is empty; give at least one token');
   const strange = prompt.find((token) => !(Number.isInteger(token) && token >= 0 && token < model.vocabSize));
   if (strange !== undefined)

@@ -2,6 +2,7 @@ import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { StudioError } from '../../engine/errors.ts';
 import { type Sampling, sampleCheckpoint } from '../../engine/node/sample-checkpoint.ts';
+import { sampledPieces } from '../sampling/sampled-pieces.ts';
 import { readConfigFile } from './config-file.ts';
 import { UsageError } from './usage.ts';
 
@@ -56,25 +57,9 @@ async function writeJson({ prompt, tokens, text }: Sampling): Promise<void> {
   process.stdout.write(`${JSON.stringify({ prompt, tokens: drawn, text: text(drawn) })}\n`);
 }
 
-/**
- * The prompt and what follows, word by word as it is drawn; ids where the words are not known. A character whose bytes
- * are not all drawn yet (U+FFFD at the end) waits for them.
- */
-async function writeText({ prompt, tokens, text }: Sampling): Promise<void> {
-  const all = [...prompt];
-  let written = '';
-  const show = (isLast: boolean) => {
-    const known = text(all) ?? all.join(' ');
-    const now = isLast ? known : known.replace(/\ufffd+$/, '');
-    process.stdout.write(now.slice(written.length));
-    written = now;
-  };
-  show(false);
-  for await (const token of tokens) {
-    all.push(token);
-    show(false);
-  }
-  show(true);
+/** The prompt and what follows, word by word as it is drawn; ids where the words are not known. */
+async function writeText(sampling: Sampling): Promise<void> {
+  for await (const { text } of sampledPieces(sampling)) process.stdout.write(text);
   process.stdout.write('\n');
 }
 

@@ -11,6 +11,7 @@ import { eventRoutes } from './routes/events.ts';
 import { fileRoutes } from './routes/files.ts';
 import { machineRoutes } from './routes/machine.ts';
 import { runRoutes } from './routes/runs.ts';
+import { sampleRoutes } from './routes/sample.ts';
 import type { Services } from './services.ts';
 
 const PREFIX = '/api/v1';
@@ -23,6 +24,7 @@ export function apiRoutes(services: Services): Route[] {
     ...eventRoutes(services),
     ...compareRoutes(services),
     ...checkpointRoutes(services),
+    ...sampleRoutes(services),
     ...corpusRoutes(services),
     ...fileRoutes(services),
   ];

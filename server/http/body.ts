@@ -1,6 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import type { z } from 'zod';
 import { StudioError } from '../../engine/errors.ts';
+import { schemaMessage } from '../../engine/schema-messages.ts';
+import { quote } from '../data-folder.ts';
 import { RequestError } from './errors.ts';
 
 const MAX_JSON_BYTES = 1024 * 1024;
@@ -45,13 +47,14 @@ export async function readJson<T>(request: IncomingMessage, schema: z.ZodType<T>
     throw new RequestError('bad-request', 'The body is not JSON.');
   }
   checkTree(value);
-  const parsed = schema.safeParse(value);
+  const parsed = schema.safeParse(value, { reportInput: true });
   if (parsed.success) return parsed.data;
-  const [{ path, message }] = parsed.error.issues;
-  throw new RequestError(
-    'bad-request',
-    `The body is not what this address takes: ${path.join('.') || 'it'}: ${message}`,
-  );
+  const [issue] = parsed.error.issues;
+  const said =
+    issue.code === 'unrecognized_keys'
+      ? `has a key ${quote(issue.keys[0])}, which this address does not take`
+      : schemaMessage(issue);
+  throw new RequestError('bad-request', `${issue.path.join('.') || 'The body'}: ${said}.`);
 }
 
 /** Refuses deep trees and dangerous keys. A loop, because what it looks at may be too deep for recursion. */

@@ -1,29 +1,19 @@
 import { stat } from 'node:fs/promises';
-import { StudioError } from '../../../engine/errors.ts';
 import { inspectCheckpoint, inspectTensor } from '../../../engine/node/inspect-checkpoint.ts';
 import { convertedFile } from '../../checkpoints/converted-file.ts';
 import { folderArchive } from '../../checkpoints/folder-archive.ts';
 import type { CheckpointDetails, TensorDetails } from '../../contract.ts';
-import { confine, isInside, quote } from '../../data-folder.ts';
 import type { CheckpointRow } from '../../runs/run-store.ts';
 import { toRun } from '../../runs/run-store.ts';
 import { RequestError } from '../errors.ts';
 import { sendDownload, sendFile } from '../file-response.ts';
 import type { ApiRequest, Route } from '../router.ts';
 import type { Services } from '../services.ts';
+import { findCheckpoint } from './find-checkpoint.ts';
 
 /** The checkpoints of a run: their list, what each holds, and each as a download in any form. */
 export function checkpointRoutes({ store, folder }: Services): Route[] {
-  /** The name is looked up in the listing, never made into a path; what is there may still be somebody's link. */
-  const find = async ({ id, name }: ApiRequest['params']): Promise<{ row: CheckpointRow; path: string }> => {
-    const row = await store.findCheckpoint(id, name);
-    if (!row) throw new StudioError('not-found', `This run has no checkpoint ${quote(name)}.`);
-    const place = `runs/${row.runId}/checkpoints`;
-    const path = await confine(folder.root, `${place}/${row.name}`);
-    if (!isInside(`${folder.root}/${place}`, path))
-      throw new StudioError('forbidden', `The checkpoint ${quote(row.name)} leaves its run's folder.`);
-    return { row, path };
-  };
+  const find = (params: ApiRequest['params']) => findCheckpoint({ store, folder }, params);
 
   return [
     {
