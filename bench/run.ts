@@ -21,6 +21,10 @@ const benches: Readonly<Record<string, Bench>> = {
     about: "the table of Fabric's FSDP guide, ours and torch's in turns",
     load: () => import('./fabric-table.ts'),
   },
+  checkpoint: {
+    about: 'saving and loading checkpoints, in GB/s beside a plain copy of the same bytes',
+    load: () => import('./checkpoint.ts'),
+  },
   matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
 };
 
