@@ -86,6 +86,26 @@ export function describeMailbox(name: string, openGroup: OpenGroup): void {
       expect(reader.inbox(0, 0)[0]).toBe(2);
     });
 
+    test('lets several reads be under way: each is of the publication that is its turn', async () => {
+      const [owner, reader] = await openAll(2, [twice]);
+      const [first, second, third] = [1, 2, 3].map(() => reader.arrived(0, 0));
+      await write(owner, 0, 1);
+      await Promise.all([first, second]);
+      expect(await isOpen(third)).toBe(true);
+      const again = owner.beginWrite(0);
+      reader.consumed(0, 0);
+      expect(await isOpen(again)).toBe(true);
+      expect(reader.inbox(0, 0)[0]).toBe(1);
+      reader.consumed(0, 0);
+      await again;
+      owner.outbox(0).fill(2);
+      owner.publish(0);
+      await third;
+      expect(reader.inbox(0, 0)[0]).toBe(2);
+      reader.consumed(0, 0);
+      expect(() => reader.consumed(0, 0)).toThrow(/without arrived/);
+    });
+
     test('keeps views over the same bytes for its life, empty regions included', async () => {
       const [owner, reader] = await openAll(2, [{ name: 'none', bytes: 0, readsPerPublication: 1 }, once]);
       expect(owner.outbox(0).byteLength).toBe(0);

@@ -61,7 +61,9 @@ export class CountedMailbox implements Mailbox {
   private readonly publications: number[];
   private readonly writing: ('no' | 'waiting' | 'yes')[];
   private readonly reads: number[][];
-  private readonly readable: boolean[][];
+  /** Reads that have begun to wait, and those whose bytes are there and not consumed yet. */
+  private readonly begun: number[][];
+  private readonly readable: number[][];
   private readonly peers: number[];
   /** For each region, the peers that read this rank's publications and that it reads. */
   private readonly readers: (readonly number[])[];
@@ -86,7 +88,8 @@ export class CountedMailbox implements Mailbox {
     this.publications = regions.map(() => 0);
     this.writing = regions.map(() => 'no');
     this.reads = regions.map(() => Array<number>(worldSize).fill(0));
-    this.readable = regions.map(() => Array<boolean>(worldSize).fill(false));
+    this.begun = regions.map(() => Array<number>(worldSize).fill(0));
+    this.readable = regions.map(() => Array<number>(worldSize).fill(0));
   }
 
   outbox(region: number): Uint8Array<ArrayBuffer> {
@@ -125,22 +128,25 @@ export class CountedMailbox implements Mailbox {
 
   async arrived(region: number, peer: number): Promise<void> {
     const { name, readsPerPublication } = this.check(region, peer);
-    const read = this.reads[region][peer];
-    const needed = Math.floor(read / readsPerPublication) + 1;
-    await this.wait(() => reached(this.transport.published(peer, region), needed), {
-      rank: this.rank,
-      region: name,
-      peer: () => peer,
-      what: 'publication',
-    });
-    // Another wait for the same publication may have come first, and its bytes may be consumed already.
-    if (this.reads[region][peer] === read) this.readable[region][peer] = true;
+    const needed = Math.floor(this.begun[region][peer]++ / readsPerPublication) + 1;
+    try {
+      await this.wait(() => reached(this.transport.published(peer, region), needed), {
+        rank: this.rank,
+        region: name,
+        peer: () => peer,
+        what: 'publication',
+      });
+    } catch (error) {
+      this.begun[region][peer] -= 1;
+      throw error;
+    }
+    this.readable[region][peer] += 1;
   }
 
   consumed(region: number, peer: number): void {
     const { name } = this.check(region, peer);
-    if (!this.readable[region][peer]) throw new Error(`consumed(${name}, ${peer}) without arrived`);
-    this.readable[region][peer] = false;
+    if (this.readable[region][peer] === 0) throw new Error(`consumed(${name}, ${peer}) without arrived`);
+    this.readable[region][peer] -= 1;
     this.reads[region][peer] += 1;
     this.transport.storeConsumed(peer, region, this.reads[region][peer]);
   }

@@ -29,7 +29,10 @@ export interface Mailbox {
   beginWrite(region: number): Promise<void>;
   /** Makes the region's bytes visible to the peers. */
   publish(region: number): void;
-  /** Resolves once the peer's publication that this rank has to read next is there. */
+  /**
+   * Begins this rank's next read of the peer's region and resolves once the publication that it is of is there. Several may
+   * be under way; each ends with one `consumed`, in any order.
+   */
   arrived(region: number, peer: number): Promise<void>;
   /** Says that this rank has read the peer's publication once. */
   consumed(region: number, peer: number): void;
