@@ -4,7 +4,7 @@ import { drop } from '../ops/dropout/drop.ts';
 import { embed } from '../ops/embedding/embed.ts';
 import type { Graph, Value } from '../ops/graph.ts';
 import { addNormalize, normalize } from '../ops/layer-norm/normalize.ts';
-import { linear } from '../ops/linear/linear.ts';
+import { type LinearOptions, linear } from '../ops/linear/linear.ts';
 import { batchName, DropoutSites } from './dropout-sites.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
@@ -195,22 +195,21 @@ class Trace {
       const weight = g.parameter(`${path}.in_proj_weight`, [3 * D, D]);
       const qkv = projectQkv(g, query, memory, weight, g.parameter(`${path}.in_proj_bias`, [3 * D]), 'qkv');
       const mixed = attend(g, qkv, heads, this.sites.site(), 'heads');
-      return this.linear(`${path}.out_proj`, mixed, D, false);
+      return this.linear(`${path}.out_proj`, mixed, D);
     });
   }
 
   private feedForward(path: string, x: Value): Value {
-    const hidden = this.linear(`${path}.linear1`, x, this.c.nhid, true);
-    const kept = drop(this.g, hidden, this.sites.site(), 'hidden.drop');
-    return this.linear(`${path}.linear2`, kept, this.c.ninp, false);
+    const hidden = this.linear(`${path}.linear1`, x, this.c.nhid, { relu: true, drop: this.sites.site() });
+    return this.linear(`${path}.linear2`, hidden, this.c.ninp);
   }
 
   /** The Linear module at `path`: x [R, K] to [R, features]. */
-  private linear(path: string, x: Value, features: number, relu: boolean): Value {
+  private linear(path: string, x: Value, features: number, options: Pick<LinearOptions, 'relu' | 'drop'> = {}): Value {
     const { g } = this;
     return g.within(path, () => {
       const weight = g.parameter(`${path}.weight`, [features, x.shape[1]]);
-      return linear(g, x, weight, g.parameter(`${path}.bias`, [features]), { name: 'out', relu });
+      return linear(g, x, weight, g.parameter(`${path}.bias`, [features]), { name: 'out', ...options });
     });
   }
 

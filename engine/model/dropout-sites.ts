@@ -1,4 +1,4 @@
-import type { DropoutSite } from '../ops/attention/attend.ts';
+import type { DropoutSite } from '../ops/dropout/drop.ts';
 import type { TraceContext } from './model.ts';
 
 /** More places than a model drops at: the micro-batches of a step have numbers of their own. */

@@ -35,6 +35,10 @@ const ops: Record<string, Ops> = {
     const [w, b] = [parameter('w', [4, 4]), parameter('b', [4])];
     return linear(g, linear(g, x(4), w, b, { name: 'y', relu: true }), w, b, { name: 'z' });
   },
+  'linear, its relu dropped in place': (g, { x, parameter }) => {
+    const hidden = linear(g, x(4), parameter('w', [6, 4]), parameter('b', [6]), { name: 'y', relu: true, drop: site });
+    return linear(g, hidden, parameter('v', [3, 6]), parameter('c', [3]), { name: 'z' });
+  },
   conv1d: (g, { x, parameter }) => conv1d(g, x(4), parameter('w', [4, 3]), parameter('b', [3]), 'y'),
   'conv1d, used twice': (g, { x, parameter }) => {
     const [w, b] = [parameter('w', [4, 4]), parameter('b', [4])];

@@ -9,6 +9,7 @@ import { crossEntropyGradScaled } from './cross-entropy/cross-entropy-grad-scale
 import { crossEntropyPartial } from './cross-entropy/cross-entropy-partial.ts';
 import { lossMean } from './cross-entropy/loss-mean.ts';
 import { dropout } from './dropout/dropout.ts';
+import { dropoutInPlace } from './dropout/dropout-in-place.ts';
 import { embedding } from './embedding/embedding.ts';
 import { embeddingGrad } from './embedding/embedding-grad.ts';
 import { fill } from './fill/fill.ts';
@@ -56,6 +57,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       attentionGradKV,
       columnSum,
       dropout,
+      dropoutInPlace,
       embedding,
       embeddingGrad,
       matmulNT,

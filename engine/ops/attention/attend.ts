@@ -1,4 +1,5 @@
 import { columnSum } from '../column-sum/column-sum.ts';
+import type { DropoutSite } from '../dropout/drop.ts';
 import type { Graph, Value } from '../graph.ts';
 import { inputGradient, weightGradient } from '../linear/linear.ts';
 import { matmulNTBias } from '../matmul/matmul.ts';
@@ -14,14 +15,6 @@ export interface AttentionShape {
   /** Heads of keys and values, where several heads of queries share one (grouped-query attention). As many as heads if left out. */
   readonly kvHeads?: number;
   readonly causal: boolean;
-}
-
-/** Dropout of the attention probabilities; the mask is a function of these, the step and the element. */
-export interface DropoutSite {
-  readonly dropout: number;
-  readonly seed: number;
-  readonly site: number;
-  readonly rank: number;
 }
 
 /**

@@ -1,7 +1,14 @@
 import { add } from '../add/add.ts';
-import type { DropoutSite } from '../attention/attend.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { dropout } from './dropout.ts';
+
+/** A place where a model drops, with probability `dropout`; the mask is a function of these, the step and the element. */
+export interface DropoutSite {
+  readonly dropout: number;
+  readonly seed: number;
+  readonly site: number;
+  readonly rank: number;
+}
 
 /** Inverted dropout of x, the same mask forward and backward. With probability 0 it is x itself. */
 export function drop(g: Graph, x: Value, site: DropoutSite, name: string): Value {

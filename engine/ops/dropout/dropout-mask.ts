@@ -29,8 +29,13 @@ export function dropoutMask(control: View, dropout: number, seed: number, site: 
     key1: mix(key0 + 0x9e3779b9),
     // p·2^32 is exact in float32: the device computes the same integer.
     threshold: Math.trunc(p * 2 ** 32),
-    scale: Math.fround(1 / Math.fround(1 - p)),
+    scale: dropoutScale(p),
   };
+}
+
+/** What is kept is multiplied by: 1/(1 − p) in float32. */
+export function dropoutScale(p: number): number {
+  return Math.fround(1 / Math.fround(1 - Math.fround(p)));
 }
 
 /** What element `index` (u32) is multiplied by: 0 or 1/(1 − p). */

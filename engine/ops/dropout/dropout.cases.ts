@@ -2,6 +2,7 @@ import { CONTROL, CONTROL_ELEMENTS } from '../control.ts';
 import type { View } from '../kernel.ts';
 import type { KernelCase } from '../kernel-case.ts';
 import { dropout } from './dropout.ts';
+import { dropoutInPlace } from './dropout-in-place.ts';
 
 /** Writes the step as u32 bits, as the host does. */
 export function setStep(control: View, step: number): void {
@@ -27,4 +28,17 @@ export const cases: KernelCase[] = [
   dropoutCase('none dropped', 65, 0, 7),
   dropoutCase('a p that float32 rounds', 1009, 0.2, 12345),
   dropoutCase('nearly all dropped, large seed', 1009, 0.99, 3, 0xffffffff),
+  ...[1, 0, 65, 1009].map(
+    (n): KernelCase => ({
+      kernel: dropoutInPlace,
+      name: `in place: ${n}`,
+      params: { n, dropout: 0.2, seed: 42, site: 3, rank: 1 },
+      operandElements: [n, CONTROL_ELEMENTS],
+      fill: (index, view, random) => {
+        if (index === 1) setStep(view, 7);
+        else for (let i = 0; i < view.length; i++) view[i] = random();
+      },
+      tolerance: 1e-6,
+    }),
+  ),
 ];

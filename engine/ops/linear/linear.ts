@@ -1,4 +1,7 @@
 import { columnSum } from '../column-sum/column-sum.ts';
+import type { DropoutSite } from '../dropout/drop.ts';
+import { dropoutInPlace } from '../dropout/dropout-in-place.ts';
+import { dropoutScale } from '../dropout/dropout-mask.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import type { Params } from '../kernel.ts';
 import { matmulNN, matmulNTBias, matmulTN, matmulTNSums } from '../matmul/matmul.ts';
@@ -7,12 +10,14 @@ import { reluGrad } from '../relu-grad/relu-grad.ts';
 export interface LinearOptions {
   readonly name: string;
   readonly relu?: boolean;
+  /** With `relu`: where its output is dropped, in place. What is 0 tells what was dropped as well, so no more is kept. */
+  readonly drop?: DropoutSite;
   /** Distance of two rows of the output, when they are padded. */
   readonly rowStride?: number;
 }
 
 /**
- * y = x·Wᵀ + b, then max(0, ·) if `relu`. x [R, K], W [N, K], b [N] → y [R, N] (rows `rowStride` apart).
+ * y = x·Wᵀ + b, then max(0, ·) if `relu`, then dropout if `drop`. x [R, K], W [N, K], b [N] → y [R, N] (rows `rowStride` apart).
  * Gradients: dW = dyᵀ·x, db = Σ rows of dy, dx = dy·W, as torch.nn.functional.linear has them; dx last, so that the
  * weight's last use ends the rule.
  */
@@ -35,9 +40,12 @@ export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: 
     biasOffset: 0,
     relu: options.relu ? 1 : 0,
   });
+  const n = R * stride;
+  const dropout = options.drop?.dropout ?? 0;
+  if (options.drop && dropout > 0) g.emit(dropoutInPlace, [y, g.control], { n, ...options.drop });
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
-    if (options.relu) g.emit(reluGrad, [y, dy], { n: R * stride });
+    if (options.relu) g.emit(reluGrad, [y, dy], { n, scale: dropoutScale(dropout) });
     linearGradients(g, { x, dy, weight, bias, R, firstRow: 0, rows: N, stride, column: 0 });
     inputGradient(g, { x, dy, weight, R, firstRow: 0, rows: N, stride, column: 0 });
   });
