@@ -9,6 +9,8 @@ import type {
   QuickStart,
   Run,
   RunList,
+  SampleBody,
+  SampleLine,
   TensorDetails,
   UploadedFile,
 } from '../../server/contract.ts';
@@ -132,6 +134,41 @@ export const getCheckpoint = (id: string, name: string, signal?: AbortSignal) =>
 /** What the elements of one of its tensors are like: all of them are read for it. */
 export const getTensor = (id: string, name: string, tensor: string, signal?: AbortSignal) =>
   ask<TensorDetails>(`${checkpointPath(id, name)}/tensor?tensor=${encodeURIComponent(tensor)}`, { signal });
+
+/**
+ * Continues a text from a checkpoint: `onLine` gets each line as it is drawn, the last an end. Aborting `signal` ends the
+ * work too. Throws ApiError for what is refused, and when the answer breaks off.
+ */
+export async function sampleCheckpoint(
+  { id, name, body, signal }: { id: string; name: string; body: SampleBody; signal: AbortSignal },
+  onLine: (line: SampleLine) => void,
+): Promise<void> {
+  const broken = () =>
+    new ApiError(0, 'unreachable', 'The studio broke off. Check that it is still running, then try again.');
+  const response = await fetch(`${BASE}${checkpointPath(id, name)}/sample`, { ...json(body), signal }).catch(
+    (cause) => {
+      throw signal.aborted ? cause : broken();
+    },
+  );
+  if (!response.ok || !response.body) throw await toApiError(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  let ended = false;
+  for (;;) {
+    const { done, value } = await reader.read().catch((cause) => {
+      throw signal.aborted ? cause : broken();
+    });
+    if (done) break;
+    const lines = (rest + value).split('\n');
+    rest = lines.pop() ?? '';
+    for (const text of lines) {
+      const line = JSON.parse(text) as SampleLine;
+      ended = line.type === 'end';
+      onLine(line);
+    }
+  }
+  if (!ended) throw broken();
+}
 
 /** Every step of every rank as CSV, made by the server as it is read. */
 export const stepsCsvUrl = (id: string) => `${BASE}${runPath(id)}/steps.csv`;

@@ -14,6 +14,7 @@ import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
 import { ScrollRegion } from '../ui/scroll-region.tsx';
 import { CheckpointDownloads } from './checkpoint-downloads.tsx';
+import { SamplePanel } from './sample-panel.tsx';
 import { TensorList } from './tensor-list.tsx';
 
 /** What one checkpoint holds: its tensors with who wrote what, its optimizer, its config and the digests of its files. */
@@ -40,6 +41,7 @@ export function CheckpointPage({ runId, name }: { runId: string; name: string })
   return (
     <div className="space-y-4">
       <Header runId={runId} runName={run.data?.name ?? runId} name={name} details={data} />
+      {run.data ? <SamplePanel runId={runId} name={name} config={run.data.config} /> : null}
       <Tensors runId={runId} name={name} details={data} />
       <div className="grid gap-4 lg:grid-cols-2">
         <Files details={data} />

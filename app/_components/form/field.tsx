@@ -3,17 +3,13 @@
 import { useQuery } from '@tanstack/react-query';
 import { type ReactNode, useId, useRef, useState } from 'react';
 import { legalMeshes } from '../../../engine/config.ts';
+import type { AdapterChoice } from '../../_lib/adapter-choices.ts';
 import { listFiles, uploadFile } from '../../_lib/api.ts';
 import type { Field } from '../../_lib/config-fields.ts';
 import { formatBytes } from '../../_lib/format.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Segmented } from '../ui/segmented.tsx';
-
-export interface AdapterChoice {
-  readonly value: string;
-  readonly label: string;
-}
 
 /** Columns that a control needs. */
 const SPANS = { 1: '', 2: 'sm:col-span-2', 3: 'sm:col-span-full' } as const;

@@ -6,6 +6,7 @@ import { useDeferredValue, useMemo, useState } from 'react';
 import { checkConfig } from '../../../engine/config.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
+import { type AdapterChoice, adapterChoices } from '../../_lib/adapter-choices.ts';
 import { profileFor } from '../../_lib/adapter-profile.ts';
 import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
 import {
@@ -30,7 +31,7 @@ import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
 import { Segmented } from '../ui/segmented.tsx';
-import { type AdapterChoice, ConfigField } from './field.tsx';
+import { ConfigField } from './field.tsx';
 import { YamlEditor } from './yaml-editor.tsx';
 
 const GROUPS = builtGroups();
@@ -252,18 +253,6 @@ function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, str
 }
 
 const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
-
-function adapterChoices(devices: Devices | undefined, current: unknown): AdapterChoice[] {
-  const found = devices?.adapters ?? [];
-  const choices = [
-    { value: 'auto', label: found.length ? `auto: ${found[0].name}` : 'auto' },
-    ...found.map(({ id, name, software }) => ({ value: id, label: software ? `${name} (software)` : name })),
-    { value: 'software', label: 'software: any CPU adapter' },
-    { value: 'interpreter', label: 'interpreter: plain TypeScript, no GPU' },
-  ];
-  const named = typeof current === 'string' && !choices.some(({ value }) => value === current);
-  return named ? [...choices, { value: current, label: current }] : choices;
-}
 
 /** The corpus behind the draft, the planner's jobs, and the panel's words. */
 function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'adapter' | 'h200') {
