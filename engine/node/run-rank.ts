@@ -4,6 +4,7 @@ import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
 import { checkpointFormat } from '../config.ts';
+import type { BatchStream } from '../data/samples.ts';
 import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
 import { buildModel } from '../model/build-model.ts';
@@ -35,6 +36,7 @@ import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates
 import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
+import { machineClockMs, writeRankTrace } from './trace-files.ts';
 import type { WorkerStart } from './worker-protocol.ts';
 
 /** The longest that a rank waits for a peer: a save of a large model to a slow disk is within it. */
@@ -93,7 +95,8 @@ async function runFrom(
   hooks.onPhase('planning', null);
   const config = withRoomForUpdates(start.config, origin);
   const place = await openPlace(start);
-  const runs = ranks.map((rank) => compileRun({ config, model, shapes: data.shapes, rank, profile: place.profile }));
+  const { batches, shapes } = data.from(origin.step, origin.samples);
+  const runs = ranks.map((rank) => compileRun({ config, model, shapes, rank, profile: place.profile }));
   const { software } = place.adapter;
   const alone = ranks.length === start.world;
   await checkHostRoom({ config, run: runs[0], software, alone, sharedFolder, timeoutMs: PEER_TIMEOUT_MS });
@@ -106,7 +109,7 @@ async function runFrom(
     }
     hooks.onPhase('compiling', null);
     const engines = await Promise.all(runs.map((run, i) => place.open(run, mailboxes[i])));
-    const setting = { start, data, hooks, place, origin };
+    const setting = { start, data, batches, hooks, place, origin };
     const results = await Promise.all(engines.map((engine, i) => runRank(setting, runs[i], engine, mailboxes[i])));
     return { ranks: results.map((result, i) => ({ engine: engines[i], result, rank: ranks[i] })) };
   } catch (error) {
@@ -118,6 +121,7 @@ async function runFrom(
 interface Setting {
   readonly start: WorkerStart;
   readonly data: RunData;
+  readonly batches: BatchStream;
   readonly hooks: RunHooks;
   readonly place: Place;
   readonly origin: OpenedStart;
@@ -132,10 +136,15 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     run,
     engine,
     mailbox,
-    batches: origin.step === 0 ? s.data.batches : s.data.batchesFrom(origin.step, origin.samples),
+    batches: s.batches,
     validation: s.data.validation,
     startStep: origin.step,
     checkpoints: folderStore(start.runFolder),
+    traces: {
+      step: stepToTrace(start, origin.step),
+      clockOffsetMs: machineClockMs() - performance.now(),
+      save: (trace) => writeRankTrace(start.runFolder, trace),
+    },
     emit: hooks.emit,
     stopRequested: hooks.stopRequested,
     savesRequested: hooks.savesRequested,
@@ -149,6 +158,19 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     text: memorySummary(run, result.stepsByShape, engine.memory(), device),
   });
   return result;
+}
+
+/** The third step: nothing in it happens for the first time. Throws StudioError where the run does not make the one asked for. */
+function stepToTrace({ trace, config }: WorkerStart, startStep: number): number | null {
+  if (!trace) return null;
+  const last = config.trainer.steps - 1;
+  const step = trace.step ?? Math.min(startStep + 2, last);
+  if (step < startStep || step > last)
+    throw new StudioError(
+      'invalid-config',
+      `step ${step} cannot be traced: this run makes steps ${startStep} to ${last}, counted from 0`,
+    );
+  return step;
 }
 
 /** The adapter that each rank got, in rank order, as the ranks themselves say. */

@@ -26,6 +26,8 @@ export const WorkerStart = z.strictObject({
   recordTouches: z.boolean(),
   /** Where rank 0 writes the final weights straight from the shards as safetensors, if asked for; the same for all ranks. */
   weightsFile: z.string().nullable(),
+  /** Which step of training to trace, null for the third (or the last, of fewer); left out: none. Traces are in traces/. */
+  trace: z.strictObject({ step: z.number().int().nullable() }).optional(),
 });
 export type WorkerStart = z.infer<typeof WorkerStart>;
 

@@ -123,10 +123,12 @@ export class GpuStepTrace extends StepTrace {
 
 /** The host waits for compute steps while the device still works on earlier ones: only what the device idled is a wait. */
 function idleParts(wait: TracedWait, compute: Schedule['steps'], spans: readonly Span[]): TracedWait[] {
-  const at = compute.findIndex(({ id }) => id === wait.step);
+  const { visit } = compute.find(({ id }) => id === wait.step)!;
+  // All that a visit needs is awaited before its first step.
+  const at = compute.findIndex((step) => step.visit === visit);
   const before = at > 0 ? spans[compute[at - 1].id].endMs : Number.NEGATIVE_INFINITY;
   const startMs = Math.max(wait.startMs, before);
-  const endMs = Math.min(wait.endMs, spans[wait.step].startMs);
+  const endMs = Math.min(wait.endMs, spans[compute[at].id].startMs);
   return endMs > startMs ? [{ ...wait, startMs, endMs }] : [];
 }
 

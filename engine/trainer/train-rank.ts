@@ -8,11 +8,13 @@ import { CONTROL } from '../ops/control.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import type { RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import type { Tensor } from '../schedule/schedule.ts';
+import type { StepTrace } from '../schedule/step-trace.ts';
 import { collectiveOrder } from '../schedule/verify.ts';
 import { describeCheckpoint } from './describe-checkpoint.ts';
 import { type CheckpointRecord, type RunEvent, toWire } from './events.ts';
 import { isWriter, SAVE_PIECE_BYTES } from './full-save.ts';
 import { lrFactor } from './lr-schedule.ts';
+import { type RankTrace, rankTraceOf } from './rank-trace.ts';
 import { type CheckpointStore, type SaveResult, saveCheckpoint } from './save-checkpoint.ts';
 import { copiedReader, copyBytes, engineReader } from './state-reader.ts';
 
@@ -42,6 +44,12 @@ export interface RankContext {
   readonly stopRequested: () => boolean;
   /** How often this rank was asked to save. Asking one rank is enough. */
   readonly savesRequested?: () => number;
+  /** Traces of steps: where they are kept, and the step to trace from the start, if any. */
+  readonly traces?: {
+    readonly step: number | null;
+    readonly clockOffsetMs: number;
+    readonly save: (trace: RankTrace) => Promise<void>;
+  };
   /** Says what goes on, for whoever waits. */
   readonly onPhase: (phase: 'training' | 'validating' | 'saving' | 'ending', step: number | null) => void;
 }
@@ -80,6 +88,8 @@ class RankTraining {
   private savesAnswered = 0;
   private saveHeard = false;
   private saveError: StudioError | null = null;
+  /** The traces that are being written, beside training. */
+  private tracing: Promise<void> = Promise.resolve();
 
   constructor(private readonly c: RankContext) {
     this.stepsByShape = c.run.steps.map(() => 0);
@@ -109,7 +119,17 @@ class RankTraining {
     let stopped = false;
     while (next < steps && !stopped) {
       this.c.onPhase('training', next);
-      const { submitted, outcome: bare } = this.start(this.feed(next));
+      const isTraced = next === this.c.traces?.step;
+      // A step that is traced begins on a device with nothing else to do.
+      if (isTraced && flight) {
+        stopped = this.report(flight.step, await flight.outcome);
+        flight = null;
+        if (stopped) break;
+      }
+      const trace = isTraced ? await this.c.engine.trace() : undefined;
+      const feed = this.feed(next);
+      const { submitted, outcome: bare } = this.start({ ...feed, trace });
+      if (trace) this.keep(trace, feed, bare);
       const outcome = bare.then((o) => ({ ...o, atMs: performance.now() }));
       // A report that fails while the step after it starts is looked at below.
       outcome.catch(() => undefined);
@@ -129,6 +149,7 @@ class RankTraining {
     if ((config.checkpoint.atEnd || this.isSaveDue(next)) && next > startStep && !this.saveError)
       await this.save(next, false);
     await this.saving;
+    await this.tracing;
     const status = next < steps ? 'stopped' : 'finished';
     // Nobody leaves while a peer still reads from it.
     await exchange(mailbox, this.agreementRegion, [next]);
@@ -223,6 +244,20 @@ class RankTraining {
           'of the step before. Lower optimizer.lr, or look at the data of this step',
         { rank: run.rank, step },
       );
+  }
+
+  /** Keeps a step's trace once its outcome is there. What goes wrong with it is told, and training goes on. */
+  private keep(trace: StepTrace, { step, shapeIndex }: StepFeed, outcome: Promise<StepOutcome>): void {
+    const { run, emit, traces } = this.c;
+    const { schedule } = run.steps[shapeIndex];
+    const say = (line: string) => emit({ event: 'log', rank: run.rank, line });
+    const keep = async () => {
+      if ((await outcome.catch(() => null)) === null) return;
+      const times = await trace.finish(schedule);
+      await traces?.save(rankTraceOf(schedule, times, step, traces.clockOffsetMs));
+      say(`step ${step} was traced`);
+    };
+    this.tracing = keep().catch((error: Error) => say(`the trace of step ${step} was not written: ${error.message}`));
   }
 
   private isValidationDue(stepsDone: number): boolean {

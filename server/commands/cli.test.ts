@@ -86,6 +86,23 @@ describe('train', () => {
     await expect(readFile(join(folder, 'r.jsonl'))).rejects.toThrow(/ENOENT/);
   });
 
+  it('writes a trace of the third step, or of the one asked for, of both ranks', async () => {
+    const config = await writeRun('trainer: { steps: 3 }\ncheckpoint: { atEnd: false }');
+    const trace = async (...more: string[]) => {
+      const { code, err } = await studio('train', config, '--out', 'out', '--trace', 't.json', ...more);
+      expect(code, err).toBe(0);
+      return { ...JSON.parse(await readFile(join(folder, 't.json'), 'utf8')), err };
+    };
+    const third = await trace();
+    expect([third.otherData.step, third.otherData.ranks]).toEqual([2, 2]);
+    expect(third.err).toContain('trace of step 2 in t.json');
+    const processes = third.traceEvents.filter((e: { name: string }) => e.name === 'process_name');
+    expect(processes.map((e: { args: unknown }) => e.args)).toEqual([{ name: 'rank 0' }, { name: 'rank 1' }]);
+    expect((await trace('--trace-step', '0')).otherData.step).toBe(0);
+    const late = await studio('train', config, '--trace', 't.json', '--trace-step', '3');
+    expect(late).toMatchObject({ code: 2, err: expect.stringMatching(/step 3 cannot be traced.* steps 0 to 2/) });
+  });
+
   it('ends with 1 and says why when the data are wrong', async () => {
     const config = await writeRun('trainer: { steps: 4 }');
     const { code, err } = await studio('train', config, '--report', 'r.jsonl');
@@ -199,8 +216,11 @@ describe('the command line', () => {
       ['checkpoint', 'convert', 'a', 'b', '--format', 'zip'],
     ])
       expect((await studio(...args)).code, args.join(' ')).toBe(2);
-    for (const args of [['train', 'a', '--trace', 'f']])
-      expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('not built yet') });
+    for (const args of [
+      ['train', 'a', '--trace-step', '1'],
+      ['train', 'a', '--trace', 'f', '--trace-step', 'last'],
+    ])
+      expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('--trace-step') });
   });
 
   it('refuses a pickle that asks for a program, by its name', async () => {

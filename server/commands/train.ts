@@ -1,18 +1,21 @@
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
-import { mkdir, readdir } from 'node:fs/promises';
+import { mkdir, readdir, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { ExperimentConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
 import { discoverAdapters } from '../../engine/node/adapters.ts';
+import { naming } from '../../engine/node/file-bytes.ts';
+import { listTraces, machineClockMs, readTraces } from '../../engine/node/trace-files.ts';
+import { chromeTrace } from '../../engine/trainer/chrome-trace.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
 import { withLatestCheckpoint } from '../runs/latest-checkpoint.ts';
 import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
 import { launchRun } from '../workers/supervisor.ts';
 import { readConfigFile } from './config-file.ts';
 import { Progress } from './progress.ts';
-import { UsageError } from './usage.ts';
+import { exitCodeOfError, UsageError } from './usage.ts';
 
 /** `train CONFIG …`: runs it here and now, without the studio's database. Returns the exit code. */
 export async function train(args: string[]): Promise<number> {
@@ -25,10 +28,11 @@ export async function train(args: string[]): Promise<number> {
       weights: { type: 'string' },
       record: { type: 'boolean', default: false },
       trace: { type: 'string' },
+      'trace-step': { type: 'string' },
     },
   });
   if (positionals.length !== 1) throw new UsageError('train takes one CONFIG file');
-  if (values.trace !== undefined) throw new StudioError('not-built-yet', '--trace: a trace file is not built yet');
+  const traceStep = traceStepOf(values.trace, values['trace-step']);
   const written = await readConfigFile(positionals[0]);
   const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
   const config = await resolveLatest(written, dataFolder, values.out);
@@ -42,6 +46,7 @@ export async function train(args: string[]): Promise<number> {
     report.write(event);
     progress.show(event);
   };
+  const startedMs = machineClockMs();
   const run = launchRun({
     config,
     runFolder,
@@ -49,6 +54,7 @@ export async function train(args: string[]): Promise<number> {
     adapterIds,
     recordTouches: values.record,
     weightsFile: values.weights === undefined ? null : resolve(values.weights),
+    ...(values.trace === undefined ? {} : { trace: { step: traceStep } }),
     onEvent: show,
   });
   const interrupt = interrupter(run);
@@ -63,7 +69,34 @@ export async function train(args: string[]): Promise<number> {
   show(end);
   if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
   await report.close();
+  if (values.trace !== undefined && !end.error)
+    await writeTrace(values.trace, { runFolder, world: config.devices, startedMs });
+  if (end.error) return exitCodeOfError(end.error.code);
   return end.status === 'finished' ? 0 : 1;
+}
+
+/** The number of --trace-step; null leaves the choice to the run. Throws UsageError. */
+function traceStepOf(file: string | undefined, text: string | undefined): number | null {
+  if (text === undefined) return null;
+  if (file === undefined) throw new UsageError('--trace-step goes with --trace FILE');
+  if (!/^\d{1,8}$/.test(text)) throw new UsageError(`--trace-step ${text}: a step is a whole number, counted from 0`);
+  return Number(text);
+}
+
+/** Writes the traces of all ranks as one Chrome trace, and says where. */
+async function writeTrace(
+  file: string,
+  { runFolder, world, startedMs }: { runFolder: string; world: number; startedMs: number },
+): Promise<void> {
+  for (const step of await listTraces(runFolder, world)) {
+    const ranks = await readTraces(runFolder, world, step);
+    // The folder may hold traces of an earlier run.
+    if (ranks.some(({ startMs }) => startMs < startedMs)) continue;
+    await naming(file, () => writeFile(resolve(file), JSON.stringify(chromeTrace(ranks))));
+    process.stderr.write(`trace of step ${step} in ${file}: open it at https://ui.perfetto.dev or chrome://tracing\n`);
+    return;
+  }
+  process.stderr.write(`${file} was not written: the run ended before the step to trace\n`);
 }
 
 /** First a polite stop, then, asked again, an end at once. */

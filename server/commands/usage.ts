@@ -2,10 +2,11 @@ import { StudioError } from '../../engine/errors.ts';
 
 export const USAGE = `Usage: npm run -s studio -- COMMAND
 
-  train CONFIG [--report FILE.jsonl] [--out DIR] [--weights FILE] [--record]
+  train CONFIG [--report FILE.jsonl] [--out DIR] [--weights FILE] [--record] [--trace FILE.json]
       Trains what CONFIG (YAML or JSON) says. --report writes one JSON object a line ("-": standard output), --out is
       the run's folder (checkpoints/, logs/), --weights a safetensors file of the final weights, --record checks every
-      tensor's life on the device at a cost in speed.
+      tensor's life on the device at a cost in speed. --trace is one step as Chrome trace JSON, when each step of the
+      schedule ran on every rank and what it waited for: the third, or that of --trace-step N (from 0).
   plan CONFIG [--adapter NAME] [--json]
       Memory by category and phase, its peak and where, and a time estimate. Touches no GPU.
   devices [--json] [--calibrate]
@@ -34,5 +35,10 @@ export class UsageError extends Error {
 /** The exit code of an error: 2 for what the person can correct in the command line or the config, 1 for the rest. */
 export function exitCodeOf(error: unknown): 1 | 2 {
   if (error instanceof UsageError) return 2;
-  return error instanceof StudioError && CORRECTABLE.includes(error.code) ? 2 : 1;
+  return error instanceof StudioError ? exitCodeOfError(error.code) : 1;
+}
+
+/** The same of an error's code, as a run's end carries it. */
+export function exitCodeOfError(code: string): 1 | 2 {
+  return CORRECTABLE.includes(code) ? 2 : 1;
 }

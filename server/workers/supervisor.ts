@@ -43,6 +43,8 @@ export interface LaunchOptions {
   readonly adapterIds: readonly string[];
   readonly recordTouches: boolean;
   readonly weightsFile: string | null;
+  /** As in WorkerStart. */
+  readonly trace?: { readonly step: number | null };
   /** What the ranks report, in order of arrival; not the end, which `done` gives. */
   readonly onEvent: (event: RunEvent) => void;
   /** The program of a worker; tests give their own. */
@@ -157,7 +159,7 @@ class Supervision {
   }
 
   async #runWorkers(sharedFolder: string): Promise<void> {
-    const { config, adapterIds, runFolder, corpusFolder, recordTouches, weightsFile } = this.#options;
+    const { config, adapterIds, runFolder, corpusFolder, recordTouches, weightsFile, trace } = this.#options;
     const world = config.devices;
     const all = Array.from({ length: world }, (_, rank) => rank);
     const split = adapterIds[0] === 'interpreter' ? [all] : all.map((rank) => [rank]);
@@ -176,6 +178,7 @@ class Supervision {
         runFolder,
         recordTouches,
         weightsFile,
+        trace,
       });
     }
     this.#started = true;
