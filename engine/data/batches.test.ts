@@ -42,6 +42,26 @@ it('takes entries s·k … s·k + k − 1 at step s, and the first ranks', () =>
   expect(stream.vocabSize).toBe(Math.max(...seen) + 1);
 });
 
+it('goes on from the same sample with other micro-batches and ranks: entries are counted, not steps', () => {
+  const file = parseBatches(reference, 'batches.json');
+  const before = createBatchesStream(file, two);
+  const samples = before.samplesConsumed(5);
+  const resumed = { ...two, ranks: 1, accumulateGradBatches: 2, steps: 12, resume: { step: 5, samples } };
+  const stream = createBatchesStream(file, resumed);
+  expect(stream.batch(5, 0, 0)).toBe(file.entries[5][0]);
+  expect(stream.batch(11, 1, 0)).toBe(file.entries[18][0]);
+  expect(stream.shape(11)).toEqual({ rows: 3, columns: 12 });
+  // And back again: what one rank of two left unread lies behind it too.
+  const again = { ...two, steps: 13, resume: { step: 12, samples: stream.samplesConsumed(12) } };
+  expect(createBatchesStream(file, again).batch(12, 0, 1)).toBe(file.entries[19][1]);
+  // Where nothing says how many samples, as many entries as its own steps would have taken.
+  const foreign = { ...resumed, steps: 8, resume: { step: 5, samples: null } };
+  expect(createBatchesStream(file, foreign).batch(5, 0, 0)).toBe(file.entries[10][0]);
+  expect(() => createBatchesStream(file, { ...resumed, steps: 13 })).toThrow(
+    /20 entries; steps 5 to 12 take 2 each from entry 5 on, 21 in all. Lower trainer.steps to 12/,
+  );
+});
+
 it('takes a flat list as one row', () => {
   const stream = createBatchesStream(parseBatches([[{ input: [1, 2], target: [2, 3] }]], 'b'), {
     ...two,

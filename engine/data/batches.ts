@@ -14,10 +14,12 @@ export interface BatchesFile {
 }
 
 export interface BatchesOptions extends StreamLayout {
-  /** The run takes steps 0 … steps − 1. */
+  /** The run takes steps up to steps − 1. */
   readonly steps: number;
   /** Of the model; null: one more than the largest token that the run reads. */
   readonly vocabSize: number | null;
+  /** Where a resumed run goes on: the step it stands before, and the samples consumed by then; null where nothing says it. */
+  readonly resume?: { readonly step: number; readonly samples: number | null };
 }
 
 /**
@@ -71,7 +73,8 @@ function parseBatch(value: unknown, name: string, entry: number, rank: number): 
 
 /**
  * Batches of a file: step s with k micro-batches takes entries s·k … s·k + k − 1, and rank r the r-th of each; a run with
- * fewer ranks than the file leaves the last ones unread.
+ * fewer ranks than the file leaves the last ones unread. Those count as consumed, so that a count of samples is a place in
+ * the file whatever the ranks and micro-batches were: a resume under others goes on with the first entry not begun.
  *
  * All refusals come here, before a run starts, as `bad-data`: too few entries for the steps, more ranks than an entry
  * has, ranks or micro-batches of one step that differ in shape, more than 8 distinct shapes, a token at or above vocabSize.
@@ -79,19 +82,32 @@ function parseBatch(value: unknown, name: string, entry: number, rank: number): 
 export function createBatchesStream(file: BatchesFile, options: BatchesOptions): BatchStream {
   const { name, entries } = file;
   const { ranks, accumulateGradBatches: micros, steps } = options;
-  if (entries.length < steps * micros) {
+  const samplesBefore = [0];
+  for (const [entry, { length, 0: first }] of entries.entries())
+    samplesBefore.push(samplesBefore[entry] + length * first.rows);
+  const { step: startStep, samples } = options.resume ?? { step: 0, samples: 0 };
+  const found = samples === null ? startStep * micros : samplesBefore.findIndex((before) => before >= samples);
+  const startEntry = found < 0 ? entries.length : found;
+  const entryOf = (step: number) => startEntry + (step - startStep) * micros;
+
+  const needed = entryOf(steps);
+  if (entries.length < needed) {
+    const most = startStep + Math.max(0, Math.floor((entries.length - startEntry) / micros));
+    const wanted =
+      startStep === 0
+        ? `trainer.steps ${steps} × trainer.accumulateGradBatches ${micros} takes ${needed}`
+        : `steps ${startStep} to ${steps - 1} take ${micros} each from entry ${startEntry} on, ${needed} in all`;
     throw new StudioError(
       'bad-data',
-      `${name} has ${entries.length} entries; trainer.steps ${steps} × trainer.accumulateGradBatches ${micros} takes ` +
-        `${steps * micros}. Lower trainer.steps to ${Math.floor(entries.length / micros)} or add entries.`,
-      { entries: entries.length, needed: steps * micros },
+      `${name} has ${entries.length} entries; ${wanted}. Lower trainer.steps to ${most} or add entries.`,
+      { entries: entries.length, needed },
     );
   }
 
   const shapes: BatchShape[] = [];
   let maxToken = 0;
-  for (let entry = 0; entry < steps * micros; entry++) {
-    const step = Math.floor(entry / micros);
+  for (let entry = startEntry; entry < needed; entry++) {
+    const step = startStep + Math.floor((entry - startEntry) / micros);
     const where = `${name}: entry ${entry} (step ${step})`;
     if (entries[entry].length < ranks) {
       throw new StudioError(
@@ -100,13 +116,14 @@ export function createBatchesStream(file: BatchesFile, options: BatchesOptions):
         { entry, step, ranks: entries[entry].length },
       );
     }
-    shapes[step] ??= { rows: entries[entry][0].rows, columns: entries[entry][0].columns };
+    shapes[step - startStep] ??= { rows: entries[entry][0].rows, columns: entries[entry][0].columns };
     for (let rank = 0; rank < ranks; rank++) {
       const batch = entries[entry][rank];
-      if (!sameShape(batch, shapes[step])) {
+      const shape = shapes[step - startStep];
+      if (!sameShape(batch, shape)) {
         throw new StudioError(
           'bad-data',
-          `${where}, rank ${rank}: the batch is ${shapeText(batch)}, but the step began with ${shapeText(shapes[step])}. ` +
+          `${where}, rank ${rank}: the batch is ${shapeText(batch)}, but the step began with ${shapeText(shape)}. ` +
             'All ranks and micro-batches of one step need one shape.',
           { entry, step, rank },
         );
@@ -125,19 +142,16 @@ export function createBatchesStream(file: BatchesFile, options: BatchesOptions):
     );
   }
 
-  const consumed = [0];
-  for (let step = 0; step < steps; step++) consumed.push(consumed[step] + shapes[step].rows * ranks * micros);
-
   return {
     vocabSize: options.vocabSize ?? maxToken + 1,
-    batchSize: entries[0][0].rows,
-    tokensPerSample: entries[0][0].columns,
-    shape: (step) => shapes[step],
+    batchSize: entries[startEntry][0].rows,
+    tokensPerSample: entries[startEntry][0].columns,
+    shape: (step) => shapes[step - startStep],
     batch(step, micro, rank) {
       requireInRun(options, micro, rank);
-      return entries[step * micros + micro][rank];
+      return entries[entryOf(step) + micro][rank];
     },
-    samplesConsumed: (step) => consumed[step],
+    samplesConsumed: (step) => samplesBefore[entryOf(step)],
   };
 }
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { elementCount } from '../checkpoint/dtype.ts';
-import { isStoredTensor, type StoredCheckpointTensor } from '../checkpoint/stored-checkpoint.ts';
+import { isStoredTensor, type StoredCheckpointTensor, samplesOf } from '../checkpoint/stored-checkpoint.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { expected } from './fixtures/reference-run.ts';
 import { type TrainedRun, trainRun } from './fixtures/train-run.ts';
@@ -153,6 +153,22 @@ describe('under other settings', () => {
         [3, 4, 5],
       );
     }
+  });
+
+  it('a batches file goes on from the same sample with other micro-batches: its entries are read once each', async () => {
+    const one = { strategy: 'ddp', devices: 2, checkpoint: { every: 5, format: 'full' } };
+    const whole = await trainRun(join(folder, 'whole'), { ...one, trainer: { steps: 11 } });
+    const checkpoint = { resume: whole.checkpoints[0] };
+    const rest = await trainRun(join(folder, 'rest'), {
+      ...one,
+      checkpoint,
+      trainer: { steps: 12, accumulateGradBatches: 2 },
+    });
+    expect(rest.losses.size).toBe(7);
+    // 5 entries one by one, 7 steps of two: the 20th is the next.
+    const { checkpoint: last, close } = await openCheckpointPath(rest.checkpoints.at(-1)!);
+    expect(samplesOf(last)).toBe(19 * 2 * 3);
+    await close();
   });
 
   it('a checkpoint of weights starts a new run: step 0, fresh optimizer', async () => {

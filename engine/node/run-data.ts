@@ -1,5 +1,5 @@
 import type { ExperimentConfig } from '../config.ts';
-import { createBatchesStream } from '../data/batches.ts';
+import { type BatchesFile, type BatchesOptions, createBatchesStream } from '../data/batches.ts';
 import type { Corpus } from '../data/corpus.ts';
 import { holdOut } from '../data/held-out.ts';
 import { type BatchStream, createBlockStream } from '../data/samples.ts';
@@ -9,13 +9,16 @@ import { prepareCorpus } from './corpus.ts';
 
 /** A run's data with what the model and the planner need to know of it. */
 export interface RunData {
-  readonly batches: BatchStream;
-  /** The same order for a run that goes on before `step`, with so many samples of it consumed (null: not known). */
-  batchesFrom(step: number, samples: number | null): BatchStream;
+  /** For a run that begins before `step`, with so many samples of the order consumed (null: not known). */
+  from(step: number, samples: number | null): RunBatches;
   /** The held-out part of the text, where the run validates. */
   readonly validation: BatchStream | null;
   /** Words of the data; null when the model's own size decides (a batches file). */
   readonly vocabSize: number | null;
+}
+
+export interface RunBatches {
+  readonly batches: BatchStream;
   /** Distinct batch shapes, in the order of their first step. */
   readonly shapes: readonly BatchShape[];
 }
@@ -28,15 +31,16 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
   const { devices: ranks, trainer, data } = config;
   const { accumulateGradBatches } = trainer;
   if (data.kind === 'batches') {
-    const { vocabSize } = config.model;
     const file = await readBatchesFile(data.path);
-    const batches = createBatchesStream(file, { ranks, accumulateGradBatches, steps: trainer.steps, vocabSize });
+    const { vocabSize } = config.model;
+    const options = { ranks, accumulateGradBatches, steps: trainer.steps, vocabSize };
     return {
-      batches,
-      batchesFrom: () => batches,
+      from: (step, samples) => {
+        const batches = createBatchesStream(file, { ...options, resume: { step, samples } });
+        return { batches, shapes: distinctShapes(batches, step, trainer.steps) };
+      },
       validation: null,
-      vocabSize: vocabSize === null ? batches.vocabSize : null,
-      shapes: distinctShapes(batches, trainer.steps),
+      vocabSize: vocabSize === null ? vocabularyOf(file, options) : null,
     };
   }
   const corpus = await prepareCorpus(data, corpusFolder);
@@ -44,22 +48,28 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
   const { training, validation } = holdOut(corpus, validationFraction);
   const stream = (part: Corpus, micro: number, resume?: { step: number; samples: number }) =>
     createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro, resume });
-  const batches = stream(training, accumulateGradBatches);
+  const fresh = stream(training, accumulateGradBatches);
   const shapes = [{ batch: batchSize, tokens: blockSize }];
   const validates = trainer.validateEvery !== null;
   return {
-    batches,
-    batchesFrom: (step, samples) =>
-      stream(training, accumulateGradBatches, { step, samples: samples ?? batches.samplesConsumed(step) }),
+    from: (step, samples) => {
+      const resume = { step, samples: samples ?? fresh.samplesConsumed(step) };
+      return { batches: stream(training, accumulateGradBatches, resume), shapes };
+    },
     validation: validates ? stream(validation, 1) : null,
-    vocabSize: batches.vocabSize,
-    shapes,
+    vocabSize: fresh.vocabSize,
   };
 }
 
-function distinctShapes(batches: BatchStream, steps: number): BatchShape[] {
+/** One more than the largest token of the steps that the file has, from its first entry on: what a resumed run began with. */
+function vocabularyOf(file: BatchesFile, options: BatchesOptions): number {
+  const steps = Math.min(options.steps, Math.floor(file.entries.length / options.accumulateGradBatches));
+  return createBatchesStream(file, { ...options, steps }).vocabSize;
+}
+
+function distinctShapes(batches: BatchStream, start: number, steps: number): BatchShape[] {
   const seen = new Map<string, BatchShape>();
-  for (let step = 0; step < steps; step++) {
+  for (let step = start; step < steps; step++) {
     const { rows, columns } = batches.shape(step);
     const key = `${rows}x${columns}`;
     if (!seen.has(key)) seen.set(key, { batch: rows, tokens: columns });
