@@ -31,5 +31,6 @@ export function bufferedSink(inner: ByteSink): BufferedSink {
       used += chunk.length;
     },
     flush,
+    crc32: inner.crc32,
   };
 }

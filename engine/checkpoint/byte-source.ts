@@ -1,5 +1,8 @@
 import { StudioError } from '../errors.ts';
 
+/** The CRC-32 of `bytes`, going on from `previous`, 0 at the start. */
+export type Crc32 = (bytes: Uint8Array, previous: number) => number;
+
 /** Something of known length that can be read anywhere: a file, a part of one, bytes in memory. */
 export interface ByteSource {
   /** How errors call it: a path or file name. */
@@ -7,11 +10,15 @@ export interface ByteSource {
   readonly bytes: number;
   /** Exactly `length` bytes from `offset`, as a fresh array at offset 0 of its own buffer. A range outside is 'bad-file'. */
   read(offset: number, length: number): Promise<Uint8Array<ArrayBuffer>>;
+  /** A faster one than `crc32.ts`, where the platform has it. */
+  readonly crc32?: Crc32;
 }
 
 /** Where a writer puts its bytes, in order. The chunk may be reused once the promise resolves. */
 export interface ByteSink {
   write(chunk: Uint8Array): Promise<void>;
+  /** A faster one than `crc32.ts`, where the platform has it. */
+  readonly crc32?: Crc32;
 }
 
 /** Chunks of a tensor or record, in order; a chunk must stay unchanged until the next one is asked for. */
@@ -53,6 +60,7 @@ export function sliceSource(outer: ByteSource, offset: number, length: number, n
   const source = {
     name,
     bytes: length,
+    crc32: outer.crc32,
     read(start: number, count: number) {
       checkRange(source, start, count);
       return outer.read(offset + start, count);

@@ -87,6 +87,7 @@ export class ZipWriter {
     if (layout.name.length >= MARKER_16) throw new StudioError('internal', 'A zip record name is too long.');
     await this.sink.write(localHeader(layout));
 
+    const checksum = this.sink.crc32 ?? crc32;
     let crc = 0;
     let bytes = 0;
     for await (const chunk of chunks) {
@@ -94,7 +95,7 @@ export class ZipWriter {
       if (bytes > record.bytes) break;
       for (let at = 0; at < chunk.length; at += PIECE_BYTES) {
         const piece = chunk.subarray(at, at + PIECE_BYTES);
-        crc = crc32(piece, crc);
+        crc = checksum(piece, crc);
         await this.sink.write(piece);
       }
     }

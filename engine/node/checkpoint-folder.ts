@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { lstat, mkdir, open, readdir, readFile, rename, rm, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { bufferedSink } from '../checkpoint/buffered-sink.ts';
 import type { ByteSink } from '../checkpoint/byte-source.ts';
 import type { CheckpointContent } from '../checkpoint/checkpoint-content.ts';
@@ -69,6 +70,7 @@ export async function writeFolderFile<T>(
   const hash = createHash('sha256');
   let bytes = 0;
   const sink = bufferedSink({
+    crc32,
     async write(chunk) {
       const written = naming(path, () => writeAll(handle, chunk));
       hash.update(chunk); // Beside the write, which is in another thread.

@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { type FileHandle, open, readdir, readFile, rename, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { type ByteSink, type ByteSource, checkRange, readPieces } from '../checkpoint/byte-source.ts';
 import { StudioError } from '../errors.ts';
 import { errorCode } from './errno.ts';
@@ -37,6 +38,7 @@ export async function openFileSource(path: string): Promise<FileSource> {
       }
       return out;
     },
+    crc32,
     close: () => file.close(),
   };
   return source;
@@ -101,6 +103,7 @@ export async function createFileSink(path: string): Promise<FileSink> {
   };
 
   return {
+    crc32,
     async write(chunk) {
       if (state !== 'open') throw new StudioError('internal', `${path} is ${state} and cannot be written to.`);
       const written = naming(path, () => writeAll(file, chunk));

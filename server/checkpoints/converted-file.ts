@@ -1,4 +1,5 @@
 import { PassThrough } from 'node:stream';
+import { crc32 } from 'node:zlib';
 import { conversionBytes, convertCheckpoint } from '../../engine/checkpoint/convert-checkpoint.ts';
 import { openCheckpointPath } from '../../engine/node/checkpoint-path.ts';
 
@@ -21,7 +22,7 @@ export async function convertedFile(path: string, kind: 'full' | 'safetensors'):
           // The writer may use its chunk again.
           stream.write(Buffer.from(chunk), (error) => (error ? reject(error) : resolve()));
         });
-      convertCheckpoint(checkpoint, { kind, sink: { write } }).then(
+      convertCheckpoint(checkpoint, { kind, sink: { crc32, write } }).then(
         () => stream.end(),
         (error: unknown) => stream.destroy(error as Error),
       );
