@@ -1,6 +1,7 @@
 import { cases as addCases } from './add/add.cases.ts';
 import { cases as attentionCases } from './attention/attention.cases.ts';
 import { cases as columnSumCases } from './column-sum/column-sum.cases.ts';
+import { cases as copyCases } from './copy/copy.cases.ts';
 import { cases as crossEntropyCases } from './cross-entropy/cross-entropy.cases.ts';
 import { cases as dropoutCases } from './dropout/dropout.cases.ts';
 import { cases as embeddingCases } from './embedding/embedding.cases.ts';
@@ -25,6 +26,7 @@ export const allCases: readonly KernelCase[] = [
   // One folder's cases a line.
   ...attentionCases,
   ...columnSumCases,
+  ...copyCases,
   ...dropoutCases,
   ...embeddingCases,
   ...embeddingGradCases,

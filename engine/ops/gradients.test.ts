@@ -77,6 +77,10 @@ const ops: Record<string, Ops> = {
     return addResidual(g, layer(y, 'm'), sum);
   },
   gelu: (g, { x }) => activateGelu(g, x(4), 'y'),
+  'a feed-forward of gelu': (g, { x, parameter }) =>
+    conv1d(g, activateGelu(g, x(4), 'a'), parameter('w', [4, 3]), parameter('b', [3]), 'y'),
+  'a gated one': (g, { x, parameter }) =>
+    project(g, gateSilu(g, x(6), 'a'), [{ module: '', weight: parameter('w', [3, 3]) }], { name: 'y' }),
   'silu gate': (g, { x }) => gateSilu(g, x(6), 'y'),
   rotary: (g, { x }) => {
     const input = x(10);
@@ -101,8 +105,8 @@ const ops: Record<string, Ops> = {
 };
 
 /** An op with a loss Σ y·seed: its graph, and the runs of its forward and of all of it at given parameters. */
-function trace(build: Ops) {
-  const g = new Graph();
+function trace(build: Ops, againFromBytes?: number) {
+  const g = new Graph({ againFromBytes });
   const shapes = new Map<string, readonly number[]>();
   const parameter = (name: string, shape: number[]) => {
     shapes.set(name, shape);
@@ -146,7 +150,8 @@ function trace(build: Ops) {
       (sum, v, i) => (Number.isNaN(v) && i % width >= 3 ? sum : sum + v * seed[i]),
       0,
     );
-  return { g, shapes, run, loss };
+  const gradients = () => g.values.filter((value) => value.role === 'parameter-gradient');
+  return { g, shapes, run, loss, gradients };
 }
 
 function random(n: number, seed: number): Float32Array<ArrayBuffer> {
@@ -155,12 +160,15 @@ function random(n: number, seed: number): Float32Array<ArrayBuffer> {
 }
 
 test.each(Object.entries(ops))('%s', (_, build) => {
-  const { g, shapes, run, loss } = trace(build);
+  const { g, shapes, run, loss, gradients } = trace(build);
   const parameters = new Map([...shapes].map(([name, shape], i) => [name, random(elementsOf(shape), 20 + i)]));
   const views = run(parameters, g.calls.length);
-  const gradients = g.values.filter((value) => value.role === 'parameter-gradient');
-  expect(gradients.map((value) => value.parameter).sort()).toEqual([...shapes.keys()].sort());
-  for (const value of gradients) {
+  expect(
+    gradients()
+      .map((value) => value.parameter)
+      .sort(),
+  ).toEqual([...shapes.keys()].sort());
+  for (const value of gradients()) {
     const found = views.get(value.id)!;
     const h = 1 / 256;
     found.forEach((slope, i) => {
@@ -174,4 +182,27 @@ test.each(Object.entries(ops))('%s', (_, build) => {
       if (!(error < 2e-3)) expect.fail(`d ${value.parameter}[${i}] is ${slope}, the slope ${wanted}`);
     });
   }
+});
+
+/** The ops that backward has again rather than keep. */
+const again = [
+  'a pre-norm block of layer norms',
+  'a pre-norm block of rms norms',
+  'a feed-forward of gelu',
+  'a gated one',
+];
+
+test.each(again)('%s, computed again in backward, has the same gradients to the bit', (name) => {
+  const kept = trace(ops[name]);
+  const parameters = new Map([...kept.shapes].map(([p, shape], i) => [p, random(elementsOf(shape), 20 + i)]));
+  const computed = trace(ops[name], 0);
+  const repeated = computed.g.calls.length - kept.g.calls.length;
+  expect(repeated).toBeGreaterThan(0);
+  const [a, b] = [kept, computed].map(({ g, run, gradients }) => {
+    const views = run(parameters, g.calls.length);
+    return gradients().map((value) => [value.parameter, views.get(value.id)]);
+  });
+  expect(b).toEqual(a);
+  // A threshold above all of them leaves everything as it is.
+  expect(trace(ops[name], 1e6).g.calls).toHaveLength(kept.g.calls.length);
 });

@@ -57,6 +57,8 @@ export interface GraphOptions {
   readonly checkpointed?: ReadonlySet<string>;
   /** state_dict names of parameters that get no gradient. */
   readonly frozen?: ReadonlySet<string>;
+  /** Activations of at least so many bytes are not kept for backward where `again` says how to have them twice; none if left out. */
+  readonly againFromBytes?: number;
 }
 
 interface Rule {
@@ -97,12 +99,16 @@ export class Graph {
   private readonly pending = new Map<number, number>();
   /** Ids of values that some trainable parameter has a part in. */
   private readonly differentiable = new Set<number>();
+  /** How backward computes an activation again, by its id; once it has, the new one. */
+  private readonly recipes = new Map<number, (() => Value) | Value>();
   /** Stands for a gradient that nobody needs. */
   private readonly nowhere: Value = { id: -1, name: 'nowhere', shape: [0], dtype: 'f32', role: 'workspace' };
   private module = '';
   private phase: Phase = 'forward';
-  /** Whether what is computed now is a block of forward once more. */
+  /** Whether what is computed now is a part of forward once more. */
   private recomputing = false;
+  /** Whether what is computed now is dropped after forward. */
+  private dropping = false;
   private microBatch = 0;
   private round = 0;
 
@@ -130,7 +136,9 @@ export class Graph {
     this.checkpointedBlocks.add(path);
     const outer = this.rules;
     this.rules = [];
+    this.dropping = true;
     const output = this.within(path, body);
+    this.dropping = false;
     this.forget(this.rules);
     this.rules = outer;
     this.within(path, () =>
@@ -195,6 +203,29 @@ export class Graph {
     return value;
   }
 
+  /**
+   * Says that `value`, which forward has just made, may be computed again in backward rather than kept: worth it where that
+   * costs little beside what uses it. `prepare` emits what must be kept for it, and returns what computes it, to the same bits,
+   * without any parameter: these may be elsewhere by then.
+   */
+  again(value: Value, prepare: () => () => Value): void {
+    const { againFromBytes = Number.POSITIVE_INFINITY } = this.options;
+    if (this.phase === 'backward' || this.dropping || bytesOf(value) < againFromBytes) return;
+    if (this.differentiable.has(value.id)) this.recipes.set(value.id, prepare());
+  }
+
+  /** What backward reads in place of an activation of forward. */
+  private fresh(value: Value): Value {
+    const recipe = this.recipes.get(value.id);
+    if (typeof recipe !== 'function') return recipe ?? value;
+    const { recomputing } = this;
+    this.recomputing = true;
+    const made = recipe();
+    this.recomputing = recomputing;
+    this.recipes.set(value.id, made);
+    return made;
+  }
+
   /** One dispatch. Operands are whole values; sub-ranges are named by the kernel's offset parameters. */
   emit(kernel: Kernel, operands: readonly Value[], params: Params): void {
     if (operands.length !== kernel.operands.length)
@@ -205,14 +236,14 @@ export class Graph {
     const written = operands.filter((_, i) => kernel.operands[i].access !== 'read');
     if (this.isForward()) this.followGradients(kernel, operands);
     else if (written.every((value) => value === this.nowhere)) return;
-    // A kernel that writes several gradients writes those that nobody needs to scratch.
-    const scratch = operands.map((value, i) =>
-      value === this.nowhere
-        ? this.workspace(kernel.operands[i].name, operands.find((o) => o !== value)!.shape)
-        : value,
-    );
     const { module, phase, microBatch } = this;
-    this.calls.push({ kernel, operands: scratch, params, module, phase, microBatch });
+    const used = operands.map((value, i) => {
+      // A kernel that writes several gradients writes those that nobody needs to scratch.
+      if (value === this.nowhere)
+        return this.workspace(kernel.operands[i].name, operands.find((o) => o !== value)!.shape);
+      return phase === 'backward' && kernel.operands[i].access === 'read' ? this.fresh(value) : value;
+    });
+    this.calls.push({ kernel, operands: used, params, module, phase, microBatch });
   }
 
   /** Leaves the gradient rule of the op that made `output`, or changed it in place. */

@@ -3,6 +3,7 @@ import { attention } from './attention/attention.ts';
 import { attentionGradKV } from './attention/attention-grad-kv.ts';
 import { attentionGradQ } from './attention/attention-grad-q.ts';
 import { columnSum } from './column-sum/column-sum.ts';
+import { copy } from './copy/copy.ts';
 import { crossEntropy } from './cross-entropy/cross-entropy.ts';
 import { crossEntropyGrad } from './cross-entropy/cross-entropy-grad.ts';
 import { crossEntropyGradScaled } from './cross-entropy/cross-entropy-grad-scaled.ts';
@@ -56,6 +57,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       attentionGradQ,
       attentionGradKV,
       columnSum,
+      copy,
       dropout,
       dropoutInPlace,
       embedding,

@@ -11,6 +11,8 @@ export interface AdapterProfile extends AdapterRates {
   readonly maxBufferBytes: number;
   /** Most bytes that one staging slot holds. */
   readonly stagingSlotBytes: number;
+  /** From how many bytes on an activation that is cheap to compute is computed again in backward rather than kept. */
+  readonly againFromBytes: number;
   /** How many adapters like it a run may spread over; as many as it has ranks if left out, and 1 for a software one. */
   readonly alike?: number;
   /** Whether the rates were measured on this adapter; else they are those of the nearest built-in profile. */
@@ -34,6 +36,7 @@ export function ranksPerAdapter({ software, alike }: AdapterProfile, world: numb
   return Math.ceil(world / (software ? 1 : (alike ?? world)));
 }
 
+const KiB = 2 ** 10;
 const MiB = 2 ** 20;
 const GiB = 2 ** 30;
 
@@ -46,6 +49,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBindingBytes: GiB,
     maxBufferBytes: GiB,
     stagingSlotBytes: 16 * MiB,
+    againFromBytes: 256 * KiB,
     flopsPerSecond: 6e9,
     memoryBytesPerSecond: 4e9,
     hostBytesPerSecond: 4e9,
@@ -59,6 +63,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBindingBytes: 2 * GiB - 4,
     maxBufferBytes: 2 * GiB - 4,
     stagingSlotBytes: 16 * MiB,
+    againFromBytes: 256 * KiB,
     flopsPerSecond: 1e9,
     memoryBytesPerSecond: 2e9,
     hostBytesPerSecond: 4e9,
@@ -73,6 +78,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBindingBytes: 2 * GiB - 4,
     maxBufferBytes: 32 * GiB,
     stagingSlotBytes: 16 * MiB,
+    againFromBytes: 256 * KiB,
     flopsPerSecond: 28e12,
     memoryBytesPerSecond: 3.7e12,
     hostBytesPerSecond: 10e9,

@@ -47,6 +47,8 @@ export interface ProgramOptions {
   readonly microBatches?: number;
   /** Whether each micro-batch's gradients are a round of their own. */
   readonly syncEveryMicroBatch?: boolean;
+  /** From how many bytes on what is cheap to compute is computed again in backward; nothing if left out. */
+  readonly againFromBytes?: number;
   /** Forward only, nothing dropped: a pass that measures. */
   readonly evaluate?: boolean;
 }
@@ -65,7 +67,8 @@ export function unitProgram(
   const { microBatches = 1, syncEveryMicroBatch = false, evaluate = false } = options;
   const frozen = frozenParameters(model, options.freeze ?? []);
   const checkpointed = checkpointedPaths(model, options.checkpointing ?? []);
-  const graph = new Graph({ checkpointed: new Set(checkpointed), frozen });
+  const again = evaluate ? undefined : options.againFromBytes;
+  const graph = new Graph({ checkpointed: new Set(checkpointed), frozen, againFromBytes: again });
   for (let microBatch = 0; microBatch < microBatches; microBatch++) {
     if (microBatch > 0) graph.nextMicroBatch(syncEveryMicroBatch);
     model.trace(graph, shape, { ...context, microBatch, microBatches, evaluate });

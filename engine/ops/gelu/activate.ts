@@ -7,6 +7,11 @@ export function activateGelu(g: Graph, x: Value, name: string): Value {
   const n = elementsOf(x.shape);
   const out = g.activation(name, x.shape);
   g.emit(gelu, [x, out], { n });
+  g.again(out, () => () => {
+    const again = g.activation(`${name} again`, x.shape);
+    g.emit(gelu, [x, again], { n });
+    return again;
+  });
   g.gradientRule(out, () => {
     const d = g.gradientOf(out);
     g.emit(geluGrad, [x, d], { n });

@@ -1,4 +1,5 @@
 import { addToEach } from '../add/residual.ts';
+import { keepCopy } from '../copy/keep-copy.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad } from './layer-norm-grad.ts';
@@ -15,6 +16,7 @@ export interface NormWeights {
 export function normalize(g: Graph, x: Value, { weight, bias, eps }: NormWeights, name: string): Value {
   const { R, D, y, stats } = outputs(g, x, weight, name);
   g.emit(layerNorm, [x, weight, bias, y, stats], { R, D, eps });
+  normalizeAgain(g, x, { weight, bias, eps }, y);
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     weightGradients(g, { dy, s: x, stats, weight, bias, R, D });
@@ -38,6 +40,7 @@ export function addNormalize(
   const { R, D, y, stats } = outputs(g, x, weight, name);
   const sum = g.activation(`${name}.sum`, [R, D]);
   g.emit(layerNormResidual, [x, residual, weight, bias, sum, y, stats], { R, D, eps });
+  normalizeAgain(g, sum, { weight, bias, eps }, y);
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     weightGradients(g, { dy, s: sum, stats, weight, bias, R, D });
@@ -46,6 +49,18 @@ export function addNormalize(
     addToEach(g, [x, residual], ds.value);
   });
   return { sum, y };
+}
+
+/** Backward has the norm again from its input, which it needs as well: that is kept, and small copies of the weights. */
+function normalizeAgain(g: Graph, x: Value, { weight, bias, eps }: NormWeights, y: Value): void {
+  g.again(y, () => {
+    const [scale, shift] = [keepCopy(g, weight, 'weight'), keepCopy(g, bias, 'bias')];
+    return () => {
+      const { R, D, y: again, stats } = outputs(g, x, weight, 'again');
+      g.emit(layerNorm, [x, scale, shift, again, stats], { R, D, eps });
+      return again;
+    };
+  });
 }
 
 function outputs(g: Graph, x: Value, weight: Value, name: string) {

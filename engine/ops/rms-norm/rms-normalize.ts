@@ -1,4 +1,5 @@
 import { addToEach } from '../add/residual.ts';
+import { keepCopy } from '../copy/keep-copy.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { rmsNorm } from './rms-norm.ts';
 import { rmsNormGrad } from './rms-norm-grad.ts';
@@ -14,6 +15,7 @@ export interface RmsNormWeight {
 export function rmsNormalize(g: Graph, x: Value, { weight, eps }: RmsNormWeight, name: string): Value {
   const { R, D, y, rstd } = outputs(g, x, weight, name);
   g.emit(rmsNorm, [x, weight, y, rstd], { R, D, eps });
+  normalizeAgain(g, x, { weight, eps }, y);
   g.gradientRule(y, () => gradients(g, { y, s: x, rstd, weight }));
   return y;
 }
@@ -29,10 +31,23 @@ export function addRmsNormalize(
   const { R, D, y, rstd } = outputs(g, x, weight, name);
   const sum = g.activation(`${name}.sum`, [R, D]);
   g.emit(rmsNormResidual, [x, residual, weight, sum, y, rstd], { R, D, eps });
+  normalizeAgain(g, sum, { weight, eps }, y);
   g.gradientRule(y, () => {
     addToEach(g, [x, residual], gradients(g, { y, s: sum, rstd, weight }));
   });
   return { sum, y };
+}
+
+/** Backward has the norm again from its input, which it needs as well: that is kept, and a small copy of the weight. */
+function normalizeAgain(g: Graph, x: Value, { weight, eps }: RmsNormWeight, y: Value): void {
+  g.again(y, () => {
+    const scale = keepCopy(g, weight, 'weight');
+    return () => {
+      const { R, D, y: again, rstd } = outputs(g, x, weight, 'again');
+      g.emit(rmsNorm, [x, scale, again, rstd], { R, D, eps });
+      return again;
+    };
+  });
 }
 
 function outputs(g: Graph, x: Value, weight: Value, name: string) {

@@ -11,6 +11,11 @@ export function gateSilu(g: Graph, gateUp: Value, name: string): Value {
   const I = width / 2;
   const out = g.activation(name, [R, I]);
   g.emit(siluMul, [gateUp, out], { R, I });
+  g.again(out, () => () => {
+    const again = g.activation(`${name} again`, [R, I]);
+    g.emit(siluMul, [gateUp, again], { R, I });
+    return again;
+  });
   g.gradientRule(out, () => {
     g.emit(siluMulGrad, [g.gradientOf(out), gateUp], { R, I });
     g.shareGradient(gateUp, gateUp);
