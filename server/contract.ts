@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { byCategory, CheckpointRecord, RunError, RunEvent, StepEvent, wireNumber } from '../engine/trainer/events.ts';
+import { RankTrace } from '../engine/trainer/rank-trace.ts';
 
 /** What /api/v1 and the socket say, as the pages and the tests read it. Times are ISO 8601 in UTC. */
 
@@ -220,8 +221,16 @@ export const MemorySummary = z.strictObject({
 });
 export type MemorySummary = z.infer<typeof MemorySummary>;
 
+/** GET /api/v1/runs/:id/traces → the steps of training that were traced, the newest last. */
+export const TraceList = z.strictObject({ steps: z.array(z.int()) });
+export type TraceList = z.infer<typeof TraceList>;
+
+/** GET /api/v1/runs/:id/traces/:step → what each rank took down; `?as=chrome`: a download for ui.perfetto.dev. */
+export const Trace = z.strictObject({ ranks: z.array(RankTrace) });
+export type Trace = z.infer<typeof Trace>;
+
 /*
- * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop and runs/:id/save → 202
+ * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop, runs/:id/save and runs/:id/trace → 202
  * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range; a folder as one tar;
  * `?as=full` or `?as=safetensors` makes that form of it as it is sent);
  * GET runs/:id/steps.csv.

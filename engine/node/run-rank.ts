@@ -48,6 +48,8 @@ export interface RunHooks {
   readonly stopRequested: () => boolean;
   /** How often the worker was asked to save. */
   readonly savesRequested?: () => number;
+  /** And to trace a step. */
+  readonly tracesRequested?: () => number;
   readonly onPhase: (phase: WorkerPhase, step: number | null) => void;
 }
 
@@ -142,6 +144,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     checkpoints: folderStore(start.runFolder),
     traces: {
       step: stepToTrace(start, origin.step),
+      requested: hooks.tracesRequested,
       clockOffsetMs: machineClockMs() - performance.now(),
       save: (trace) => writeRankTrace(start.runFolder, trace),
     },

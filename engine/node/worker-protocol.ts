@@ -37,6 +37,8 @@ export const ToWorker = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('stop') }),
   /** Save after the step under way and go on. Telling one rank is enough; all hear it with the next step's report. */
   z.strictObject({ type: z.literal('save') }),
+  /** Trace the next step that begins when all have heard it, in the same way. */
+  z.strictObject({ type: z.literal('trace') }),
 ]);
 export type ToWorker = z.infer<typeof ToWorker>;
 

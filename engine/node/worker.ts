@@ -9,12 +9,14 @@ import { type FromWorker, ToWorker, type WorkerStart } from './worker-protocol.t
 const heartbeat = startHeartbeat();
 let stopping = false;
 let savesRequested = 0;
+let tracesRequested = 0;
 let step: number | null = null;
 
 process.on('message', (raw) => {
   const message = ToWorker.parse(raw);
   if (message.type === 'stop') stopping = true;
   else if (message.type === 'save') savesRequested++;
+  else if (message.type === 'trace') tracesRequested++;
   else void work(message);
 });
 // The parent has gone: nobody hears this run any more.
@@ -36,6 +38,7 @@ async function work(start: WorkerStart): Promise<void> {
       emit: (event) => void say({ type: 'event', event }),
       stopRequested: () => stopping,
       savesRequested: () => savesRequested,
+      tracesRequested: () => tracesRequested,
       onPhase: (phase, at) => {
         step = at;
         heartbeat.set(phase, at);

@@ -17,6 +17,8 @@ export interface StepFeed {
   readonly stopRequested: () => boolean;
   /** The same of a save. */
   readonly saveRequested?: () => boolean;
+  /** The same of a trace of a step to come. */
+  readonly traceRequested?: () => boolean;
   /** Takes down when each step of the schedule runs. */
   readonly trace?: StepTrace;
 }
@@ -33,6 +35,8 @@ export interface StepOutcome {
   readonly stopRequested: boolean;
   /** Whether some rank has been asked for a checkpoint. */
   readonly saveRequested: boolean;
+  /** Whether some rank has been asked for a trace of a step. */
+  readonly traceRequested: boolean;
 }
 
 /** Memory of one rank as it was measured. */

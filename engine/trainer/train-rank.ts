@@ -47,6 +47,8 @@ export interface RankContext {
   /** Traces of steps: where they are kept, and the step to trace from the start, if any. */
   readonly traces?: {
     readonly step: number | null;
+    /** How often this rank was asked for one of the next step. Asking one rank is enough. */
+    readonly requested?: () => number;
     readonly clockOffsetMs: number;
     readonly save: (trace: RankTrace) => Promise<void>;
   };
@@ -88,8 +90,10 @@ class RankTraining {
   private savesAnswered = 0;
   private saveHeard = false;
   private saveError: StudioError | null = null;
-  /** The traces that are being written, beside training. */
+  /** The traces that are being written, beside training; requests as of saves. */
   private tracing: Promise<void> = Promise.resolve();
+  private tracesAnswered = 0;
+  private traceHeard = false;
 
   constructor(private readonly c: RankContext) {
     this.stepsByShape = c.run.steps.map(() => 0);
@@ -119,14 +123,14 @@ class RankTraining {
     let stopped = false;
     while (next < steps && !stopped) {
       this.c.onPhase('training', next);
-      const isTraced = next === this.c.traces?.step;
+      const isTraced = this.traceHeard || next === this.c.traces?.step;
       // A step that is traced begins on a device with nothing else to do.
       if (isTraced && flight) {
         stopped = this.report(flight.step, await flight.outcome);
         flight = null;
         if (stopped) break;
       }
-      const trace = isTraced ? await this.c.engine.trace() : undefined;
+      const trace = isTraced ? await this.beginTrace() : undefined;
       const feed = this.feed(next);
       const { submitted, outcome: bare } = this.start({ ...feed, trace });
       if (trace) this.keep(trace, feed, bare);
@@ -195,11 +199,12 @@ class RankTraining {
   }
 
   /** What this rank has been asked for, told to all at the step's report. A save that failed may end the run. */
-  private requests(): Pick<StepFeed, 'stopRequested' | 'saveRequested'> {
-    const { stopRequested, savesRequested } = this.c;
+  private requests(): Pick<StepFeed, 'stopRequested' | 'saveRequested' | 'traceRequested'> {
+    const { stopRequested, savesRequested, traces } = this.c;
     return {
       stopRequested: () => stopRequested() || this.saveError !== null,
       saveRequested: () => (savesRequested?.() ?? 0) > this.savesAnswered,
+      traceRequested: () => (traces?.requested?.() ?? 0) > this.tracesAnswered,
     };
   }
 
@@ -223,6 +228,7 @@ class RankTraining {
     });
     this.judge(step, outcome);
     this.saveHeard ||= outcome.saveRequested;
+    this.traceHeard ||= outcome.traceRequested;
     return outcome.stopRequested;
   }
 
@@ -246,6 +252,12 @@ class RankTraining {
       );
   }
 
+  private beginTrace(): Promise<StepTrace> {
+    this.traceHeard = false;
+    this.tracesAnswered = this.c.traces?.requested?.() ?? 0;
+    return this.c.engine.trace();
+  }
+
   /** Keeps a step's trace once its outcome is there. What goes wrong with it is told, and training goes on. */
   private keep(trace: StepTrace, { step, shapeIndex }: StepFeed, outcome: Promise<StepOutcome>): void {
     const { run, emit, traces } = this.c;
@@ -257,7 +269,8 @@ class RankTraining {
       await traces?.save(rankTraceOf(schedule, times, step, traces.clockOffsetMs));
       say(`step ${step} was traced`);
     };
-    this.tracing = keep().catch((error: Error) => say(`the trace of step ${step} was not written: ${error.message}`));
+    const kept = keep().catch((error: Error) => say(`the trace of step ${step} was not written: ${error.message}`));
+    this.tracing = this.tracing.then(() => kept);
   }
 
   private isValidationDue(stepsDone: number): boolean {

@@ -12,6 +12,7 @@ import { fileRoutes } from './routes/files.ts';
 import { machineRoutes } from './routes/machine.ts';
 import { runRoutes } from './routes/runs.ts';
 import { sampleRoutes } from './routes/sample.ts';
+import { traceRoutes } from './routes/traces.ts';
 import type { Services } from './services.ts';
 
 const PREFIX = '/api/v1';
@@ -25,6 +26,7 @@ export function apiRoutes(services: Services): Route[] {
     ...compareRoutes(services),
     ...checkpointRoutes(services),
     ...sampleRoutes(services),
+    ...traceRoutes(services),
     ...corpusRoutes(services),
     ...fileRoutes(services),
   ];

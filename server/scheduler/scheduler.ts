@@ -125,6 +125,15 @@ export class Scheduler {
     active.launched.save();
   }
 
+  /** Asks a run for a trace of its next step. Throws `not-found`, or `conflict` when it has no step to come. */
+  async trace(id: string): Promise<void> {
+    const row = await this.#options.store.get(id);
+    const active = this.#active.get(id);
+    if (!active || (row.state !== 'running' && row.state !== 'starting'))
+      throw new StudioError('conflict', `A step can be traced while a run trains: this one is ${row.state}.`);
+    active.launched.trace();
+  }
+
   /** Deletes a run that has ended, with its files. Throws `not-found`, or `conflict` while it is not over. */
   async remove(id: string): Promise<void> {
     const { store, folder, onNews } = this.#options;

@@ -55,6 +55,8 @@ export interface LaunchOptions {
 export interface LaunchedRun {
   /** Asks the ranks to save after their step, and to go on. */
   save(): void;
+  /** Asks the ranks to trace a step; each writes its part into the run's folder. */
+  trace(): void;
   /** Asks the ranks to end after their step, saving as configured; forces them when they do not. */
   stop(): void;
   /** Ends all ranks now. */
@@ -93,7 +95,7 @@ interface Rank {
 export function launchRun(options: LaunchOptions): LaunchedRun {
   const run = new Supervision(options);
   const done = run.run();
-  return { save: () => run.save(), stop: () => run.stop(), kill: () => run.kill(), done };
+  return { save: () => run.save(), trace: () => run.trace(), stop: () => run.stop(), kill: () => run.kill(), done };
 }
 
 class Supervision {
@@ -145,6 +147,10 @@ class Supervision {
   /** One rank is told, and the others hear it from that one with the report of its step. */
   save(): void {
     this.#workers[0]?.process.send({ type: 'save' });
+  }
+
+  trace(): void {
+    this.#workers[0]?.process.send({ type: 'trace' });
   }
 
   stop(): void {
