@@ -7,10 +7,11 @@ import { interpreterPlace, openRanks, type Place } from './fixtures/reference-ru
 /**
  * What each strategy is, counted where bytes leave a peer's region: those that each rank receives from each peer, by kind
  * of collective, equal a count made here from the shapes alone, and the formulas of the ring collectives where every
- * dimension 0 divides evenly.
+ * dimension 0 divides evenly. The rows of the norm, the losses and what ranks tell each other are counted apart.
  */
 
-type Kind = 'all-gather' | 'reduce-scatter' | 'all-reduce' | 'norm' | 'control';
+const KINDS = ['all-gather', 'reduce-scatter', 'all-reduce', 'norm', 'loss', 'control'] as const;
+type Kind = (typeof KINDS)[number];
 /** Bytes received, by "kind from peer". */
 type Received = Map<string, number>;
 
@@ -20,21 +21,41 @@ function kindOf(name: string, mesh: readonly [number, number]): Kind {
   if (name.startsWith('norm ')) return 'norm';
   if (name.startsWith('reduce '))
     return name.startsWith(`reduce ${range(mesh[1]).join('-')}`) && mesh[1] > 1 ? 'reduce-scatter' : 'all-reduce';
-  return name.startsWith('reduced ') ? 'all-reduce' : 'control';
+  if (name.startsWith('reduced ')) return 'all-reduce';
+  throw new Error(`a region of no kind: ${name}`);
 }
+
+/** The region in which each rank says its loss and then, as another number, what it was told to do. */
+const isReport = (mailbox: Mailbox, region: number) => mailbox.regions[region].name === 'report';
+const LOSS_BYTES = 4;
+/** What no number of a report is made of: a rank writes over as much of it as it says. */
+const UNSAID = 0xaa;
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 
 /** A mailbox that counts the bytes taken from each peer's regions. */
 function counting(mailbox: Mailbox, mesh: readonly [number, number], received: Received): Mailbox {
   const counted: Mailbox = Object.create(mailbox);
+  const count = (kind: Kind, peer: number, bytes: number) => {
+    const key = `${kind} from ${peer}`;
+    received.set(key, (received.get(key) ?? 0) + bytes);
+  };
+  counted.beginWrite = async (region) => {
+    await mailbox.beginWrite(region);
+    if (isReport(mailbox, region)) mailbox.outbox(region).fill(UNSAID);
+  };
   counted.inbox = (region, peer) => {
     const bytes = mailbox.inbox(region, peer);
+    if (isReport(mailbox, region)) {
+      const said = bytes.findLastIndex((byte) => byte !== UNSAID) + 1;
+      count('loss', peer, Math.min(said, LOSS_BYTES));
+      count('control', peer, Math.max(0, said - LOSS_BYTES));
+      return bytes;
+    }
     const view = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.length);
     view.subarray = (from, to) => {
       const part = bytes.subarray(from, to);
-      const key = `${kindOf(mailbox.regions[region].name, mesh)} from ${peer}`;
-      received.set(key, (received.get(key) ?? 0) + part.length);
+      count(kindOf(mailbox.regions[region].name, mesh), peer, part.length);
       return part;
     };
     return view;
@@ -85,21 +106,34 @@ const elements = (shape: readonly number[]) => shape.reduce((a, b) => a * b, 1);
 const shardOf = (unit: number[][], n: number) =>
   sum(unit.map(([rows, ...rest]) => padded(Math.ceil(rows / n) * elements(rest))));
 
+/** Sums of squares of one rank's rows of a unit over n ranks: one for each row of its chunks, aligned to 16 bytes. */
+const rowsOf = (unit: number[][], n: number) => padded(sum(unit.map(([rows]) => Math.ceil(rows / n))));
+
 /** What every rank should receive from a peer, by kind, from the shapes alone. */
-function expectedFrom(sizes: Sizes, strategy: Strategy, [replicate, shard]: readonly [number, number]) {
+function expectedFrom(sizes: Sizes, { strategy, mesh, trainer }: Case) {
+  const [replicate, shard] = mesh;
   const [root, ...layers] = shapesByUnit(sizes, 2);
   const units = [root, ...layers];
+  const microBatches = trainer?.accumulateGradBatches ?? 1;
+  const reductions = trainer?.syncEveryMicroBatch ? microBatches : 1;
+  const keepsGathered = strategy === 'SHARD_GRAD_OP' || strategy === 'HYBRID_SHARD_ZERO2';
+  // What is kept from forward to backward is kept to the next micro-batch too, unless its gradients are reduced before that.
+  const passes = keepsGathered ? reductions : microBatches;
   // A unit that is all-reduced travels as it is kept: whole, or this rank's shard of it.
   const pieceOf = (unit: number[][]) => padded(Math.ceil(shardOf(unit, shard) / replicate));
   const gathers = { FULL_SHARD: 2, HYBRID_SHARD: 2, SHARD_GRAD_OP: 1, HYBRID_SHARD_ZERO2: 1, NO_SHARD: 0, ddp: 0 };
-  const gathered = shard > 1 ? shardOf(root, shard) + gathers[strategy] * sum(layers.map((u) => shardOf(u, shard))) : 0;
+  const gathered =
+    passes * (shardOf(root, shard) + gathers[strategy] * sum(layers.map((unit) => shardOf(unit, shard))));
   const reduced = strategy === 'ddp' ? pieceOf(units.flat()) : sum(units.map(pieceOf));
   return {
     withinRow: {
       'all-gather': 4 * gathered,
-      'reduce-scatter': shard > 1 ? 4 * sum(units.map((u) => shardOf(u, shard))) : 0,
+      'reduce-scatter': reductions * 4 * sum(units.map((unit) => shardOf(unit, shard))),
+      norm: 4 * sum(units.map((unit) => rowsOf(unit, shard))),
     },
-    betweenRows: { 'all-reduce': replicate > 1 ? 2 * 4 * reduced : 0 },
+    // Each reduction by itself; what they came to is gathered once.
+    betweenRows: { 'all-reduce': (reductions + 1) * 4 * reduced },
+    everywhere: { loss: LOSS_BYTES, control: 4 },
   };
 }
 
@@ -112,6 +146,7 @@ interface Case {
   readonly strategy: Strategy;
   readonly mesh: readonly [number, number];
   readonly settings?: object;
+  readonly trainer?: { readonly accumulateGradBatches: number; readonly syncEveryMicroBatch: boolean };
 }
 
 const cases: readonly Case[] = [
@@ -128,39 +163,53 @@ const cases: readonly Case[] = [
   { strategy: 'HYBRID_SHARD_ZERO2', mesh: [2, 2] },
   { strategy: 'HYBRID_SHARD', mesh: [3, 2] },
   { strategy: 'HYBRID_SHARD', mesh: [2, 3] },
+  { strategy: 'HYBRID_SHARD', mesh: [2, 2], settings: { cpuOffload: true } },
+  { strategy: 'NO_SHARD', mesh: [2, 1], settings: { cpuOffload: true } },
 ];
+const accumulating = [false, true].flatMap((syncEveryMicroBatch): Case[] => {
+  const trainer = { accumulateGradBatches: 3, syncEveryMicroBatch };
+  return [
+    { strategy: 'ddp', mesh: [2, 1], trainer },
+    { strategy: 'NO_SHARD', mesh: [2, 1], trainer },
+    { strategy: 'SHARD_GRAD_OP', mesh: [1, 2], trainer },
+    { strategy: 'FULL_SHARD', mesh: [1, 2], trainer },
+    { strategy: 'HYBRID_SHARD', mesh: [2, 2], trainer },
+  ];
+});
 
-function configOf({ strategy, mesh, settings }: Case, sizes: Sizes): object {
+function configOf({ strategy, mesh, settings, trainer }: Case, sizes: Sizes): object {
   const model = { kind: 'demo-transformer', nhead: 2, nlayers: 2, ...sizes };
   const devices = mesh[0] * mesh[1];
-  if (strategy === 'ddp') return { model, devices, strategy: 'ddp' };
+  if (strategy === 'ddp') return { model, devices, strategy: 'ddp', trainer };
   const deviceMesh = strategy.startsWith('HYBRID') ? mesh : null;
-  return { model, devices, strategy: { kind: 'fsdp', shardingStrategy: strategy, deviceMesh, ...settings } };
+  return { model, devices, strategy: { kind: 'fsdp', shardingStrategy: strategy, deviceMesh, ...settings }, trainer };
 }
 
 describe.each([
   ['dimensions that divide evenly', even],
   ['uneven ones', uneven],
 ] as const)('%s', (_, sizes) => {
-  it.each(cases)('$strategy, mesh $mesh $settings: bytes from each peer', async (c) => {
-    const [replicate, shard] = c.mesh;
-    const received = await receivedByRank(configOf(c, sizes), c.mesh);
-    const { withinRow, betweenRows } = expectedFrom(sizes, c.strategy, c.mesh);
-    received.forEach((counts, rank) => {
-      const isRow = (peer: number) => Math.floor(peer / shard) === Math.floor(rank / shard);
-      for (const peer of range(replicate * shard).filter((p) => p !== rank)) {
-        const of = (kind: Kind) => counts.get(`${kind} from ${peer}`) ?? 0;
-        const row = isRow(peer) && shard > 1;
-        const column = peer % shard === rank % shard && replicate > 1;
-        expect(of('all-gather'), `all-gather, ${rank} from ${peer}`).toBe(row ? withinRow['all-gather'] : 0);
-        expect(of('reduce-scatter'), `reduce-scatter, ${rank} from ${peer}`).toBe(
-          row ? withinRow['reduce-scatter'] : 0,
-        );
-        expect(of('all-reduce'), `all-reduce, ${rank} from ${peer}`).toBe(column ? betweenRows['all-reduce'] : 0);
-        expect(of('norm') > 0, `norm, ${rank} from ${peer}`).toBe(row);
-      }
-    });
-  });
+  it.each([...cases, ...accumulating])(
+    '$strategy, mesh $mesh $settings $trainer: bytes from each peer, by kind',
+    async (c) => {
+      const [replicate, shard] = c.mesh;
+      const received = await receivedByRank(configOf(c, sizes), c.mesh);
+      const { withinRow, betweenRows, everywhere } = expectedFrom(sizes, c);
+      received.forEach((counts, rank) => {
+        for (const peer of range(replicate * shard).filter((p) => p !== rank)) {
+          const isRow = shard > 1 && Math.floor(peer / shard) === Math.floor(rank / shard);
+          const isColumn = replicate > 1 && peer % shard === rank % shard;
+          const wanted: Partial<Record<Kind, number>> = {
+            ...(isRow && withinRow),
+            ...(isColumn && betweenRows),
+            ...everywhere,
+          };
+          for (const kind of KINDS)
+            expect(counts.get(`${kind} from ${peer}`) ?? 0, `${kind}, ${rank} from ${peer}`).toBe(wanted[kind] ?? 0);
+        }
+      });
+    },
+  );
 });
 
 describe('the formulas of section 2.2, where every dimension 0 divides evenly', () => {
@@ -184,7 +233,7 @@ describe('the formulas of section 2.2, where every dimension 0 divides evenly', 
   };
   it.each(cases.filter(({ mesh }) => mesh[0] !== 3 && mesh[1] !== 3))('$strategy, mesh $mesh $settings', async (c) => {
     for (const counts of await receivedByRank(configOf(c, even), c.mesh)) {
-      const collectives = [...counts].filter(([key]) => !key.startsWith('norm') && !key.startsWith('control'));
+      const collectives = [...counts].filter(([key]) => !/^(norm|loss|control) /.test(key));
       expect(sum(collectives.map(([, bytes]) => bytes))).toBe(formula(c.strategy, c.mesh));
     }
   });
