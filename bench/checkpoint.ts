@@ -1,15 +1,12 @@
-import { type ChildProcessByStdio, spawn } from 'node:child_process';
 import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { createInterface, type Interface } from 'node:readline';
-import type { Readable, Writable } from 'node:stream';
 import { beginCheckpointFolder, finishCheckpointFolder } from '../engine/node/checkpoint-folder.ts';
 import { noiseContent } from './checkpoint-noise.ts';
+import { CheckpointProcess } from './checkpoint-process.ts';
 import type { WorkJob, WorkResult } from './checkpoint-work.ts';
 import { timesOf } from './measure.ts';
 
-const program = path.join(import.meta.dirname, 'checkpoint-work.ts');
 const ROUNDS = 3;
 
 /**
@@ -120,9 +117,12 @@ class CheckpointBench {
     await this.add(name, measured, performance.now() - began, results);
   }
 
-  private start(ranks: readonly number[], job: Partial<WorkJob> & Pick<WorkJob, 'action'>): Promise<Worker[]> {
+  private start(
+    ranks: readonly number[],
+    job: Partial<WorkJob> & Pick<WorkJob, 'action'>,
+  ): Promise<CheckpointProcess[]> {
     const whole = { path: '', to: '', bytes: 0, model: this.model, ranks: ranks.length, ...job };
-    return Promise.all(ranks.map((rank) => Worker.start({ ...whole, rank })));
+    return Promise.all(ranks.map((rank) => CheckpointProcess.start({ ...whole, rank })));
   }
 
   private async add(name: string, measured: string, ms: number, results: readonly WorkResult[]): Promise<void> {
@@ -139,33 +139,4 @@ async function bytesOf(measured: string): Promise<number> {
   const names = await readdir(measured);
   const sizes = await Promise.all(names.map(async (name) => (await stat(path.join(measured, name))).size));
   return sizes.reduce((sum, size) => sum + size, 0);
-}
-
-/** A process that is ready to work when told. */
-class Worker {
-  private constructor(
-    private readonly child: ChildProcessByStdio<Writable, Readable, null>,
-    private readonly lines: AsyncIterator<string>,
-  ) {}
-
-  static async start(job: WorkJob): Promise<Worker> {
-    const child = spawn(process.execPath, ['--import', 'tsx', program, JSON.stringify(job)], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-    });
-    const reader: Interface = createInterface(child.stdout);
-    const worker = new Worker(child, reader[Symbol.asyncIterator]());
-    await worker.line();
-    return worker;
-  }
-
-  async go(): Promise<WorkResult> {
-    this.child.stdin.end('go\n');
-    return JSON.parse(await this.line()) as WorkResult;
-  }
-
-  private async line(): Promise<string> {
-    const { value, done } = await this.lines.next();
-    if (done) throw new Error('a process of the benchmark ended before it had said how it went');
-    return value;
-  }
 }
