@@ -11,10 +11,9 @@ import {
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
-import { fewRowsVariant } from '../engine/ops/matmul/matmul-few-rows.ts';
-import { stagedRowsVariant } from '../engine/ops/matmul/matmul-few-rows-staged.ts';
+import { type SpreadRowsShape, spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
-import { builtInProfiles } from '../engine/schedule/profile.ts';
+import { floorMs } from './floor.ts';
 import { GpuTime } from './gpu-time.ts';
 
 type Layout = 'nt' | 'nn' | 'tn';
@@ -23,6 +22,8 @@ const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
 /** Weights (tn: results) that take turns, so that none is found in the cache: 16 MB each, 60 MB of cache. */
 const COPIES = 8;
 const CHAIN = 64;
+/** Sums over parts of k, at most. */
+const MOST_PARTS = 8;
 const SAMPLES = 64;
 
 /** [layout, M, N, K] of the guide's model at 35 tokens, and large ones. */
@@ -54,42 +55,70 @@ const block = (M: number, N: number, K: number, rows: number, columns: number, d
   double,
 });
 
-function candidates(layout: Layout, M: number, K: number): TiledVariant[] {
-  if (layout !== 'tn' && M <= 64) {
-    if (layout === 'nn')
-      return [
-        [4, 2, 9, 4, 32, 1],
-        [4, 2, 9, 4, 64, 1],
-        [4, 2, 9, 4, 96, 1],
-        [4, 2, 9, 4, 96, 2],
-        [4, 1, 9, 8, 64, 1],
-        [4, 1, 9, 8, 64, 2],
-        [4, 2, 9, 8, 32, 1],
-        [4, 2, 9, 8, 32, 2],
-        [4, 4, 9, 8, 16, 1],
-        [4, 4, 9, 8, 16, 2],
-        [4, 4, 9, 8, 32, 1],
-        [2, 2, 9, 8, 64, 1],
-      ].map(([gridRows, gridColumns, rows, columns, depth, ahead]) => {
-        const variant = stagedRowsVariant(false, { gridRows, gridColumns, rows, columns, depth, ahead });
-        return {
-          ...variant,
-          name: `${variant.name} ${gridRows}x${gridColumns} of ${rows}x${columns} deep ${depth} ahead ${ahead}`,
-        };
-      });
-    return [
-      [1, 4, 1, 9, 8],
-      [1, 2, 4, 18, 4],
-      [1, 2, 2, 9, 8],
-      [1, 4, 2, 9, 8],
-      [1, 1, 4, 18, 4],
-      [1, 1, 2, 18, 8],
-      [1, 2, 1, 18, 8],
-    ].map(([lanes, rowGroups, columnGroups, rows, columns]) => {
-      const variant = fewRowsVariant(layout, false, { lanes, rowGroups, columnGroups, rows, columns });
-      return { ...variant, name: `${variant.name} ${rowGroups}x${columnGroups}x${lanes} of ${rows}x${columns}` };
-    });
-  }
+/** [threads, row lanes, column lanes, rows, columns, column warps, unroll, ahead, quads, parts] */
+const SPREAD: readonly (readonly [number, number, number, number, number, number, number, 0 | 1, number, number])[] = [
+  // 8 columns a workgroup
+  [256, 4, 2, 9, 4, 1, 1, 0, 9, 1],
+  [256, 4, 2, 9, 4, 1, 1, 0, 3, 1],
+  [256, 4, 2, 9, 4, 1, 2, 0, 9, 1],
+  [256, 4, 2, 9, 4, 1, 1, 1, 9, 1],
+  [512, 4, 2, 9, 4, 1, 1, 0, 3, 1],
+  [256, 4, 1, 9, 8, 1, 1, 0, 9, 1],
+  [256, 4, 1, 9, 8, 1, 1, 1, 9, 1],
+  [256, 2, 2, 18, 4, 1, 1, 0, 9, 1],
+  // 16 columns
+  [256, 4, 4, 9, 4, 1, 1, 0, 9, 1],
+  [256, 4, 4, 9, 4, 1, 2, 0, 9, 1],
+  [256, 4, 4, 9, 4, 1, 1, 1, 9, 1],
+  [256, 4, 2, 9, 4, 2, 1, 0, 9, 1],
+  [256, 4, 2, 9, 8, 1, 1, 0, 9, 1],
+  [256, 4, 2, 9, 8, 1, 1, 1, 9, 1],
+  [512, 4, 4, 9, 4, 1, 1, 0, 3, 1],
+  // 32 columns
+  [256, 4, 8, 9, 4, 1, 2, 0, 9, 1],
+  [512, 4, 8, 9, 4, 1, 2, 0, 3, 1],
+  [256, 4, 4, 9, 8, 1, 1, 0, 9, 1],
+  [256, 4, 4, 9, 8, 1, 1, 1, 9, 1],
+  [256, 4, 2, 9, 4, 4, 1, 0, 9, 1],
+  [512, 4, 2, 9, 4, 4, 1, 0, 3, 1],
+  [256, 4, 2, 9, 8, 2, 1, 0, 9, 1],
+  // in parts, which a second dispatch adds
+  [256, 4, 4, 9, 8, 1, 1, 0, 9, 2],
+  [256, 4, 4, 9, 8, 1, 1, 0, 9, 4],
+  [256, 4, 4, 9, 4, 1, 1, 0, 9, 2],
+  [256, 4, 8, 9, 4, 1, 2, 0, 9, 4],
+  [256, 4, 2, 9, 8, 2, 1, 0, 9, 4],
+  [256, 4, 4, 9, 8, 2, 1, 0, 9, 4],
+  [256, 4, 4, 9, 8, 1, 1, 1, 9, 4],
+];
+
+interface Candidate extends TiledVariant {
+  /** Sums over parts of k that a second dispatch adds. */
+  readonly parts?: number;
+}
+
+function fewRowsCandidates(layout: 'nt' | 'nn'): Candidate[] {
+  return SPREAD.map(([threads, rowLanes, columnLanes, rows, columns, columnWarps, unroll, ahead, quads, parts]) => {
+    const shape: SpreadRowsShape = {
+      threads,
+      rowLanes,
+      columnLanes,
+      rows,
+      columns,
+      columnWarps,
+      unroll,
+      ahead: ahead === 1,
+      quads,
+      parts,
+    };
+    const name = `${threads}: ${rowLanes}x${columnLanes} of ${rows}x${columns}, ${columnWarps} warps u${unroll}${ahead ? 'a' : ''}q${quads}`;
+    const variant = spreadRowsVariant(layout, false, shape);
+    return { ...variant, name: `${variant.name} ${name}`, parts };
+  });
+}
+
+function candidates(layout: Layout, M: number, K: number): Candidate[] {
+  if (layout !== 'tn' && M <= 64) return fewRowsCandidates(layout);
   if (K <= 64)
     return [
       block(64, 128, 36, 8, 4, false),
@@ -131,11 +160,10 @@ export async function run(args: readonly string[]): Promise<void> {
     const taken = tiledVariant(base, params);
     const own = taken ? [{ ...taken, name: `engine: ${taken.name ?? 'tiled'}` }] : [];
     const { flops, bytes } = base.cost(params);
-    const { flopsPerSecond, memoryBytesPerSecond } = builtInProfiles.h200;
-    const floorUs = 1e6 * Math.max(flops / flopsPerSecond, bytes / memoryBytesPerSecond);
+    const floorUs = 1000 * floorMs({ flops, bytes });
     console.log(`${layout} ${M}x${N}x${K}  floor ${floorUs.toFixed(1)} us`);
     const data = makeData(open.device, layout, params);
-    for (const variant of [...own, ...candidates(layout, M, K)]) {
+    for (const variant of [...own, ...candidates(layout, M, K)] as readonly Candidate[]) {
       if (!variant.fits(params)) continue;
       const kernel: Kernel = {
         ...base,
@@ -149,6 +177,7 @@ export async function run(args: readonly string[]): Promise<void> {
           params,
           data,
           entry.software ? 1 : M === 4096 && K === 4096 ? 4 : CHAIN,
+          variant.parts ?? 1,
         );
         const rate = `${(flops / us / 1e6).toFixed(1).padStart(6)} TFLOP/s ${(bytes / us / 1e3).toFixed(0).padStart(6)} GB/s`;
         const sharedUs = floorUs / us;
@@ -191,13 +220,15 @@ function makeData(device: GPUDevice, layout: Layout, { M, N, K, lda, ldb, ldc }:
     return copy;
   });
   device.queue.submit([encoder.finish()]);
+  const parts = M <= 64 ? MOST_PARTS : 1;
   const c = Array.from({ length: layout === 'tn' ? COPIES : 2 }, () =>
-    device.createBuffer({ size: M * ldc * 4, usage }),
+    device.createBuffer({ size: parts * M * ldc * 4, usage }),
   );
   return { layout, a: a.buffer, b: [b.buffer, ...others], c, values: [a.values, b.values] };
 }
 
-async function time({ device, kernels, guard }: OpenDevice, kernel: Kernel, params: Params, data: Data, chain: number) {
+async function time(open: OpenDevice, kernel: Kernel, params: Params, data: Data, chain: number, parts: number) {
+  const { device, kernels, guard } = open;
   const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: true }));
   const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
   const bytes = new ArrayBuffer(PARAMS_BYTES);
@@ -212,6 +243,7 @@ async function time({ device, kernels, guard }: OpenDevice, kernel: Kernel, para
       })),
     }),
   );
+  const added = parts > 1 ? await partsAdder(open, params, data, parts) : null;
   const grid = tiledVariant(kernel, params)?.workgroups(params) ?? [...foldGrid(kernel.threads(params)), 1];
   const clock = new GpuTime(device);
   const once = async () => {
@@ -221,6 +253,8 @@ async function time({ device, kernels, guard }: OpenDevice, kernel: Kernel, para
         for (let i = 0; i < chain; i++) {
           pass.setBindGroup(0, groups[i % COPIES]);
           pass.dispatchWorkgroups(...(grid as [number, number, number]));
+          added?.(pass, i % data.c.length);
+          if (added) pass.setPipeline(pipeline);
         }
       }),
     );
@@ -234,6 +268,32 @@ async function time({ device, kernels, guard }: OpenDevice, kernel: Kernel, para
   const us = Math.min(await once(), await once(), await once());
   uniform.destroy();
   return { us, error };
+}
+
+/** Adds the parts of c where they lie: the second dispatch of a product whose sum over k is split. */
+async function partsAdder({ device, guard }: OpenDevice, { M, N }: Params, data: Data, parts: number) {
+  const code = `
+@group(0) @binding(0) var<storage, read_write> c: array<vec4f>;
+@compute @workgroup_size(128)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+  if (id.x >= ${(M * N) >> 2}u) { return; }
+  var sum = c[id.x];
+  ${Array.from({ length: parts - 1 }, (_, i) => `sum += c[id.x + ${((i + 1) * M * N) >> 2}u];`).join(' ')}
+  c[id.x] = sum;
+}`;
+  const module = device.createShaderModule({ code });
+  const pipeline = await guard(device.createComputePipelineAsync({ layout: 'auto', compute: { module } }));
+  const groups = data.c.map((buffer) =>
+    device.createBindGroup({
+      layout: pipeline.getBindGroupLayout(0),
+      entries: [{ binding: 0, resource: { buffer } }],
+    }),
+  );
+  return (pass: GPUComputePassEncoder, i: number) => {
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, groups[i]);
+    pass.dispatchWorkgroups(Math.ceil((M * N) / 4 / 128));
+  };
 }
 
 /** Largest difference from float64 over sampled elements, relative to sqrt(K). */

@@ -10,6 +10,7 @@ import { type PreparedDispatch, prepareDispatches } from '../engine/runtime/prep
 import { Slabs } from '../engine/runtime/slabs.ts';
 import { compileRun } from '../engine/schedule/compile.ts';
 import { trainerRegions } from '../engine/trainer/train-rank.ts';
+import { floorMs } from './floor.ts';
 import { GpuTime } from './gpu-time.ts';
 import { line, timesOf } from './measure.ts';
 
@@ -25,7 +26,7 @@ const ROUNDS = 3;
 
 /**
  * A training step on one device, and where its time goes: each kernel's dispatches by themselves, over the memory they have
- * in the step, beside their floor (the roofline of the adapter's profile). Arguments: --adapter NAME, --model
+ * in the step, beside their floor (an H200's roofline). Arguments: --adapter NAME, --model
  * guide|small, --tokens N, --batch N.
  */
 export async function run(args: readonly string[]): Promise<void> {
@@ -95,11 +96,8 @@ export async function run(args: readonly string[]): Promise<void> {
     const once = () => runAll(clock, group, Math.max(ROUNDS, Math.ceil(24 / group.length)));
     await once();
     const ms = Math.min(await once(), await once());
-    const floorMs = group.reduce((sum, { dispatch: { kernel, params } }) => {
-      const { flops, bytes } = kernel.cost(params);
-      return sum + 1000 * Math.max(flops / profile.flopsPerSecond, bytes / profile.memoryBytesPerSecond);
-    }, 0);
-    rows.push({ name, count: group.length, ms: ms * group.length, floorMs });
+    const floor = group.reduce((sum, { dispatch: { kernel, params } }) => sum + floorMs(kernel.cost(params)), 0);
+    rows.push({ name, count: group.length, ms: ms * group.length, floorMs: floor });
   }
   rows.sort((a, b) => b.ms - a.ms);
   console.log(`${'kernel'.padEnd(64)} count     us    sum ms  floor ms`);

@@ -216,10 +216,7 @@ class Trace {
   /** LayerNorm(drop(branch) + x). */
   private residual(branch: Value, x: Value, path: string): Value {
     const { g } = this;
-    return g.within(
-      path,
-      () => addNormalize(g, drop(g, branch, this.sites.site(), 'drop'), x, this.norm(path), 'out').y,
-    );
+    return g.within(path, () => addNormalize(g, branch, x, this.norm(path), 'out', this.sites.site()).y);
   }
 
   private norm(path: string) {

@@ -143,18 +143,19 @@ class Trace {
     const { g } = this;
     const normal = this.norm(`${path}.ln_1`, (weights) => normalize(g, x, weights, 'out'));
     const attended = this.attention(`${path}.attn`, normal);
-    const { sum, y } = this.norm(`${path}.ln_2`, (weights) => addNormalize(g, attended, x, weights, 'out'));
+    const site = this.sites.site();
+    const { sum, y } = this.norm(`${path}.ln_2`, (weights) => addNormalize(g, attended, x, weights, 'out', site));
     const fed = this.feedForward(`${path}.mlp`, y);
     return g.within(path, () => addResidual(g, fed, sum));
   }
 
+  /** Without the dropout of its output, which the norm after it does. */
   private attention(path: string, x: Value): Value {
     const { g, c, shape } = this;
     const heads = { ...shape, heads: c.nHead, headDim: c.nEmbd / c.nHead, causal: true };
     const qkv = this.conv(`${path}.c_attn`, x, 3 * c.nEmbd);
     const mixed = g.within(path, () => attend(g, qkv, heads, this.sites.site(), 'heads'));
-    const out = this.conv(`${path}.c_proj`, mixed, c.nEmbd);
-    return g.within(path, () => drop(g, out, this.sites.site(), 'out.drop'));
+    return this.conv(`${path}.c_proj`, mixed, c.nEmbd);
   }
 
   private feedForward(path: string, x: Value): Value {

@@ -67,6 +67,13 @@ const ops: Record<string, Ops> = {
     const { sum, y } = addNormalize(g, first, input, norm('2'), '2');
     return addResidual(g, conv1d(g, y, parameter('v', [5, 5]), parameter('c', [5]), 'm'), sum);
   },
+  'a dropped sum with a residual, and its norm': (g, { x, parameter }) => {
+    const input = x(5);
+    const weights = { weight: parameter('w', [5]), bias: parameter('b', [5]), eps: 1e-5 };
+    const branch = conv1d(g, input, parameter('v', [5, 5]), parameter('c', [5]), 'a');
+    const { sum, y } = addNormalize(g, branch, input, weights, 'n', site);
+    return addResidual(g, conv1d(g, y, parameter('u', [5, 5]), parameter('d', [5]), 'm'), sum);
+  },
   'rms norm': (g, { x, parameter }) => rmsNormalize(g, x(5), { weight: parameter('w', [5]), eps: 1e-6 }, 'y'),
   'a pre-norm block of rms norms': (g, { x, parameter }) => {
     const input = x(5);

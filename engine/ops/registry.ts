@@ -23,9 +23,10 @@ import { initNormal } from './init-values/init-normal.ts';
 import { initUniform } from './init-values/init-uniform.ts';
 import type { Kernel } from './kernel.ts';
 import { layerNorm } from './layer-norm/layer-norm.ts';
-import { layerNormGrad } from './layer-norm/layer-norm-grad.ts';
+import { layerNormGrad, layerNormGradDrop } from './layer-norm/layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
-import { layerNormResidual } from './layer-norm/layer-norm-residual.ts';
+import { layerNormGrads } from './layer-norm/layer-norm-grads.ts';
+import { layerNormDropResidual, layerNormResidual } from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN, matmulTNSums } from './matmul/matmul.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
@@ -84,8 +85,11 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       initUniform,
       layerNorm,
       layerNormGrad,
+      layerNormGradDrop,
+      layerNormGrads,
       layerNormGradWeight,
       layerNormResidual,
+      layerNormDropResidual,
       rowSquareSums,
       treeSum,
       adam,

@@ -1,7 +1,6 @@
-import { columnSum } from '../column-sum/column-sum.ts';
 import type { DropoutSite } from '../dropout/drop.ts';
 import type { Graph, Value } from '../graph.ts';
-import { inputGradient, weightGradient } from '../linear/linear.ts';
+import { inputGradient, linearGradients } from '../linear/linear.ts';
 import { matmulNTBias } from '../matmul/matmul.ts';
 import { attention } from './attention.ts';
 import { attentionGradKV } from './attention-grad-kv.ts';
@@ -50,17 +49,7 @@ export function projectQkv(g: Graph, query: Value, memory: Value, weight: Value,
   g.gradientRule(qkv, () => {
     const dy = g.gradientOf(qkv);
     const parts = blocks.map((b) => ({ ...b, dy, weight, R, stride: 3 * D, column: b.firstRow }));
-    const dW = g.parameterGradient(weight);
-    for (const part of parts) weightGradient(g, part, dW);
-    const db = g.parameterGradient(bias);
-    g.emit(columnSum, [dy, db.value], {
-      R,
-      C: 3 * D,
-      xOffset: 0,
-      ldx: 3 * D,
-      outOffset: 0,
-      accumulate: db.accumulate ? 1 : 0,
-    });
+    linearGradients(g, parts, bias);
     for (const part of parts.reverse()) inputGradient(g, part);
   });
   return qkv;

@@ -1,5 +1,5 @@
 import { CONTROL } from '../control.ts';
-import type { View } from '../kernel.ts';
+import type { ParamSpec, View } from '../kernel.ts';
 
 /**
  * Dropout's mask is a function of (seed, step, rank, site, element): nothing is stored, backward and recomputation ask again.
@@ -37,6 +37,14 @@ export function dropoutMask(control: View, dropout: number, seed: number, site: 
 export function dropoutScale(p: number): number {
   return Math.fround(1 / Math.fround(1 - Math.fround(p)));
 }
+
+/** The parameters of a kernel that drops. */
+export const dropoutParams: readonly ParamSpec[] = [
+  { name: 'dropout', type: 'f32' },
+  { name: 'seed', type: 'u32' },
+  { name: 'site', type: 'u32' },
+  { name: 'rank', type: 'u32' },
+];
 
 /** What element `index` (u32) is multiplied by: 0 or 1/(1 − p). */
 export function dropoutFactor(mask: DropoutMask, index: number): number {

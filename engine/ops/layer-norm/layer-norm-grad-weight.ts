@@ -1,9 +1,70 @@
-import type { Kernel } from '../kernel.ts';
+import type { Kernel, Params } from '../kernel.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 
 /** Columns of a workgroup, and the threads that share the rows of each. */
 const COLUMNS = 16;
 const LANES = 16;
+
+/** Both gradients in plain TypeScript. */
+export function runLayerNormGradWeight(
+  [dy, s, stats, dweight, dbias]: readonly Float32Array[],
+  { R, D, accumulate }: Params,
+): void {
+  const sums = new Float64Array(2 * D);
+  for (let row = 0; row < R; row++) {
+    const base = row * D;
+    const mean = stats[2 * row];
+    const rstd = stats[2 * row + 1];
+    for (let c = 0; c < D; c++) {
+      sums[2 * c] += dy[base + c] * (s[base + c] - mean) * rstd;
+      sums[2 * c + 1] += dy[base + c];
+    }
+  }
+  for (let c = 0; c < D; c++) {
+    dweight[c] = accumulate === 1 ? dweight[c] + sums[2 * c] : sums[2 * c];
+    dbias[c] = accumulate === 1 ? dbias[c] + sums[2 * c + 1] : sums[2 * c + 1];
+  }
+}
+
+/** WGSL: `fn gradColumn(c: u32)`, one thread a column; `accumulate` is the parameter that says whether to add. */
+export const gradColumnWgsl = (accumulate: string) => `
+fn gradColumn(c: u32) {
+  var sums = vec2f();
+  for (var row = 0u; row < p.R; row++) {
+    let d = dy[row * p.D + c];
+    sums += vec2f(d * (s[row * p.D + c] - stats[2u * row]) * stats[2u * row + 1u], d);
+  }
+  if (p.${accumulate} == 1u) { sums += vec2f(dweight[c], dbias[c]); }
+  dweight[c] = sums.x;
+  dbias[c] = sums.y;
+}
+`;
+
+/** Workgroups of `gradColumnsTile`. */
+export const columnTiles = (D: number) => Math.ceil(D / COLUMNS);
+
+/** WGSL: `fn gradColumnsTile(tile: u32, index: u32)`, a workgroup of COLUMNS · LANES threads for COLUMNS columns. */
+export const gradColumnsTileWgsl = (accumulate: string) => `
+var<workgroup> lanes: array<vec2f, ${COLUMNS * LANES}>;
+fn gradColumnsTile(tile: u32, index: u32) {
+  let c = tile * ${COLUMNS}u + index % ${COLUMNS}u;
+  var sums = vec2f();
+  if (c < p.D) {
+    for (var row = index / ${COLUMNS}u; row < p.R; row += ${LANES}u) {
+      let d = dy[row * p.D + c];
+      sums += vec2f(d * (s[row * p.D + c] - stats[2u * row]) * stats[2u * row + 1u], d);
+    }
+  }
+  lanes[index] = sums;
+  workgroupBarrier();
+  if (index >= ${COLUMNS}u || c >= p.D) { return; }
+  sums = vec2f();
+  for (var lane = 0u; lane < ${LANES}u; lane++) { sums += lanes[lane * ${COLUMNS}u + index]; }
+  if (p.${accumulate} == 1u) { sums += vec2f(dweight[c], dbias[c]); }
+  dweight[c] = sums.x;
+  dbias[c] = sums.y;
+}
+`;
 
 /**
  * Gradients of a layer norm's weight and bias, from dy and its input s[R, D]: dweight[c] = Σ dy · (s − mean) · rstd and
@@ -26,61 +87,16 @@ export const layerNormGradWeight: Kernel = {
   constants: [],
   threads: ({ D }) => D,
   cost: ({ R, D, accumulate }) => ({ flops: 5 * R * D, bytes: 4 * (2 * R * D + 2 * R + 2 * (1 + accumulate) * D) }),
-  run(views, { R, D, accumulate }) {
-    const [dy, s, stats, dweight, dbias] = views as Float32Array[];
-    const sums = new Float64Array(2 * D);
-    for (let row = 0; row < R; row++) {
-      const base = row * D;
-      const mean = stats[2 * row];
-      const rstd = stats[2 * row + 1];
-      for (let c = 0; c < D; c++) {
-        sums[2 * c] += dy[base + c] * (s[base + c] - mean) * rstd;
-        sums[2 * c + 1] += dy[base + c];
-      }
-    }
-    for (let c = 0; c < D; c++) {
-      dweight[c] = accumulate === 1 ? dweight[c] + sums[2 * c] : sums[2 * c];
-      dbias[c] = accumulate === 1 ? dbias[c] + sums[2 * c + 1] : sums[2 * c + 1];
-    }
-  },
-  wgsl: `
-fn kernel(c: u32) {
-  var sums = vec2f();
-  for (var row = 0u; row < p.R; row++) {
-    let d = dy[row * p.D + c];
-    sums += vec2f(d * (s[row * p.D + c] - stats[2u * row]) * stats[2u * row + 1u], d);
-  }
-  if (p.accumulate == 1u) { sums += vec2f(dweight[c], dbias[c]); }
-  dweight[c] = sums.x;
-  dbias[c] = sums.y;
-}
+  run: (views, params) => runLayerNormGradWeight(views as Float32Array[], params),
+  wgsl: `${gradColumnWgsl('accumulate')}
+fn kernel(c: u32) { gradColumn(c); }
 `,
   tiled: {
     workgroupSize: [COLUMNS * LANES, 1, 1],
-    workgroups: ({ D }) => foldTiles(Math.ceil(D / COLUMNS)),
+    workgroups: ({ D }) => foldTiles(columnTiles(D)),
     fits: ({ R }) => R >= LANES,
-    wgsl: `${tileIndexWgsl}
-var<workgroup> lanes: array<vec2f, ${COLUMNS * LANES}>;
-fn tile(group: vec3u, local: vec3u, index: u32) {
-  let c = tileIndex(group) * ${COLUMNS}u + index % ${COLUMNS}u;
-  var sums = vec2f();
-  if (c < p.D) {
-    for (var row = index / ${COLUMNS}u; row < p.R; row += ${LANES}u) {
-      let d = dy[row * p.D + c];
-      sums += vec2f(d * (s[row * p.D + c] - stats[2u * row]) * stats[2u * row + 1u], d);
-    }
-  }
-  lanes[index] = sums;
-  for (var half = ${(COLUMNS * LANES) / 2}u; half >= ${COLUMNS}u; half /= 2u) {
-    workgroupBarrier();
-    if (index < half) { lanes[index] += lanes[index + half]; }
-  }
-  if (index >= ${COLUMNS}u || c >= p.D) { return; }
-  sums = lanes[index];
-  if (p.accumulate == 1u) { sums += vec2f(dweight[c], dbias[c]); }
-  dweight[c] = sums.x;
-  dbias[c] = sums.y;
-}
+    wgsl: `${tileIndexWgsl}${gradColumnsTileWgsl('accumulate')}
+fn tile(group: vec3u, local: vec3u, index: u32) { gradColumnsTile(tileIndex(group), index); }
 `,
   },
 };

@@ -1,3 +1,4 @@
+import { dropoutFactor, dropoutMask, dropoutParams, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel, OperandSpec } from '../kernel.ts';
 import { ROW_TILE_THREADS, tileSumWgsl } from '../tile-sum.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
@@ -28,46 +29,65 @@ function normaliseRow(
   stats[2 * row + 1] = rstd;
 }
 
+/** What a norm is taken of: x, x + residual, or dropout of x + residual. The sums are kept in `sum`. */
+export type NormInput = 'x' | 'sum' | 'dropped sum';
+
 /**
- * A layer norm over the rows of x[R, D], or of x + residual, which is then kept in `sum`. Mean first, variance in a second
- * pass, so that a large mean costs no digits.
+ * A layer norm over the rows of x[R, D], or of a sum with a residual. Mean first, variance in a second pass, so that a large
+ * mean costs no digits.
  */
-export function layerNormKernel(name: string, withResidual: boolean): Kernel {
-  const source = withResidual ? 'sum' : 'x';
-  const load = withResidual
-    ? 'let value = x[base + c] + residual[base + c];\n    sum[base + c] = value;'
-    : 'let value = x[base + c];';
+export function layerNormKernel(name: string, input: NormInput): Kernel {
+  const sums = input !== 'x';
+  const drops = input === 'dropped sum';
+  const source = sums ? 'sum' : 'x';
+  const x = drops ? 'x[base + c] * dropout_factor(mask, base + c)' : 'x[base + c]';
+  const load = sums ? `let value = ${x} + residual[base + c];\n    sum[base + c] = value;` : 'let value = x[base + c];';
+  const before = drops ? 'let mask = dropout_mask();' : '';
   const read = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'read' });
   const write = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'write' });
   return {
     name,
-    operands: withResidual
-      ? [read('x'), read('residual'), read('weight'), read('bias'), write('sum'), write('y'), write('stats')]
-      : [read('x'), read('weight'), read('bias'), write('y'), write('stats')],
+    operands: [
+      read('x'),
+      ...(sums ? [read('residual')] : []),
+      read('weight'),
+      read('bias'),
+      ...(drops ? [read('control')] : []),
+      ...(sums ? [write('sum')] : []),
+      write('y'),
+      write('stats'),
+    ],
     params: [
       { name: 'R', type: 'u32' },
       { name: 'D', type: 'u32' },
       { name: 'eps', type: 'f32' },
+      ...(drops ? dropoutParams : []),
     ],
     constants: [],
     threads: ({ R }) => R,
     cost: ({ R, D }) => ({
-      flops: (withResidual ? 9 : 8) * R * D,
-      bytes: 4 * ((withResidual ? 4 : 2) * R * D + 2 * D + 2 * R),
+      flops: (sums ? 9 : 8) * R * D,
+      bytes: 4 * ((sums ? 4 : 2) * R * D + 2 * D + 2 * R),
     }),
-    run(views, { R, D, eps }) {
-      if (withResidual) {
-        const [x, residual, weight, bias, sum, y, stats] = views as Float32Array[];
-        for (let i = 0; i < R * D; i++) sum[i] = x[i] + residual[i];
-        for (let row = 0; row < R; row++) normaliseRow(sum, row, D, eps, weight, bias, y, stats);
-      } else {
-        const [x, weight, bias, y, stats] = views as Float32Array[];
-        for (let row = 0; row < R; row++) normaliseRow(x, row, D, eps, weight, bias, y, stats);
+    run(views, { R, D, eps, dropout, seed, site, rank }) {
+      const all = views as Float32Array<ArrayBuffer>[];
+      const [first] = all;
+      const [y, stats] = all.slice(-2);
+      const [weight, bias] = all.slice(sums ? 2 : 1);
+      let of = first;
+      if (sums) {
+        const residual = all[1];
+        of = all[all.length - 3];
+        const mask = drops ? dropoutMask(all[4], dropout, seed, site, rank) : null;
+        for (let i = 0; i < R * D; i++)
+          of[i] = (mask ? Math.fround(first[i] * dropoutFactor(mask, i)) : first[i]) + residual[i];
       }
+      for (let row = 0; row < R; row++) normaliseRow(of, row, D, eps, weight, bias, y, stats);
     },
-    wgsl: `
+    wgsl: `${drops ? dropoutWgsl : ''}
 fn kernel(row: u32) {
   let base = row * p.D;
+  ${before}
   var total = 0.0;
   for (var c = 0u; c < p.D; c++) {
     ${load}
@@ -91,11 +111,12 @@ fn kernel(row: u32) {
       workgroupSize: [ROW_TILE_THREADS, 1, 1],
       workgroups: ({ R }) => foldTiles(R),
       fits: ({ D }) => D >= 64,
-      wgsl: `${tileIndexWgsl}${tileSumWgsl}
+      wgsl: `${tileIndexWgsl}${tileSumWgsl}${drops ? dropoutWgsl : ''}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let row = tileIndex(group);
   if (row >= p.R) { return; }
   let base = row * p.D;
+  ${before}
   var total = 0.0;
   for (var c = index; c < p.D; c += ${ROW_TILE_THREADS}u) {
     ${load}

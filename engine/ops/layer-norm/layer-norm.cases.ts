@@ -1,8 +1,11 @@
+import { CONTROL_ELEMENTS } from '../control.ts';
+import { setStep } from '../dropout/dropout.cases.ts';
 import type { KernelCase } from '../kernel-case.ts';
 import { layerNorm } from './layer-norm.ts';
-import { layerNormGrad } from './layer-norm-grad.ts';
+import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormResidual } from './layer-norm-residual.ts';
+import { layerNormGrads } from './layer-norm-grads.ts';
+import { layerNormDropResidual, layerNormResidual } from './layer-norm-residual.ts';
 
 const EPS = 1e-5;
 
@@ -13,6 +16,8 @@ const shapes: readonly (readonly [name: string, R: number, D: number, accumulate
   ['a workgroup and one', 65, 64, 0],
   ['wide, added', 3, 521, 1],
 ];
+
+const drop = { dropout: 0.2, seed: 42, site: 3, rank: 1 };
 
 /** Uniform numbers, with means and values of 1/σ as rows of such numbers have, so that the gradients do not depend on another kernel's run. */
 function fillStats(statsIndex: number): KernelCase['fill'] {
@@ -34,6 +39,32 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
       kernel: layerNormGrad,
       params: { R, D, accumulate },
       operandElements: [x, x, 2 * R, D, x],
+      fill: fillStats(2),
+    },
+    {
+      ...common,
+      kernel: layerNormDropResidual,
+      params: { R, D, eps: EPS, ...drop },
+      operandElements: [x, x, D, D, CONTROL_ELEMENTS, x, x, 2 * R],
+      fill: (operand, view) => {
+        if (operand === 4) setStep(view, 7);
+      },
+    },
+    {
+      ...common,
+      kernel: layerNormGradDrop,
+      params: { R, D, accumulate, ...drop },
+      operandElements: [x, x, 2 * R, D, x, CONTROL_ELEMENTS, x],
+      fill: (operand, view, random) => {
+        if (operand === 5) setStep(view, 7);
+        else fillStats(2)?.(operand, view, random);
+      },
+    },
+    {
+      ...common,
+      kernel: layerNormGrads,
+      params: { R, D, accumulate, weightAccumulate: 1 - accumulate },
+      operandElements: [x, x, 2 * R, D, x, D, D],
       fill: fillStats(2),
     },
     {

@@ -1,10 +1,13 @@
+import { add } from '../add/add.ts';
 import { addToEach } from '../add/residual.ts';
 import { keepCopy } from '../copy/keep-copy.ts';
+import type { DropoutSite } from '../dropout/drop.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { layerNorm } from './layer-norm.ts';
-import { layerNormGrad } from './layer-norm-grad.ts';
+import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormResidual } from './layer-norm-residual.ts';
+import { layerNormGrads } from './layer-norm-grads.ts';
+import { layerNormDropResidual, layerNormResidual } from './layer-norm-residual.ts';
 
 export interface NormWeights {
   readonly weight: Value;
@@ -17,18 +20,14 @@ export function normalize(g: Graph, x: Value, { weight, bias, eps }: NormWeights
   const { R, D, y, stats } = outputs(g, x, weight, name);
   g.emit(layerNorm, [x, weight, bias, y, stats], { R, D, eps });
   normalizeAgain(g, x, { weight, bias, eps }, y);
-  g.gradientRule(y, () => {
-    const dy = g.gradientOf(y);
-    weightGradients(g, { dy, s: x, stats, weight, bias, R, D });
-    const dx = g.gradientTarget(x);
-    g.emit(layerNormGrad, [dy, x, stats, weight, dx.value], { R, D, accumulate: dx.accumulate ? 1 : 0 });
-  });
+  g.gradientRule(y, () => gradients(g, { dy: g.gradientOf(y), s: x, stats, weight, bias, R, D }));
   return y;
 }
 
 /**
- * sum = x + residual and y = LayerNorm(sum), in one kernel: the post-norm step of a transformer layer, or, where the sum is
- * used again, the pre-norm one. Both inputs have the same gradient, that of their sum: it is computed once and shared.
+ * sum = x + residual, or dropout(x) + residual, and y = LayerNorm(sum), in one kernel: the post-norm step of a transformer
+ * layer, or, where the sum is used again, the pre-norm one. Without dropout both inputs have the same gradient, that of
+ * their sum: it is computed once and shared.
  */
 export function addNormalize(
   g: Graph,
@@ -36,17 +35,23 @@ export function addNormalize(
   residual: Value,
   { weight, bias, eps }: NormWeights,
   name: string,
+  site: DropoutSite | null = null,
 ): { sum: Value; y: Value } {
   const { R, D, y, stats } = outputs(g, x, weight, name);
   const sum = g.activation(`${name}.sum`, [R, D]);
-  g.emit(layerNormResidual, [x, residual, weight, bias, sum, y, stats], { R, D, eps });
+  const drops = site !== null && site.dropout > 0 ? site : null;
+  if (drops) {
+    const params = { R, D, eps, ...drops };
+    g.emit(layerNormDropResidual, [x, residual, weight, bias, g.control, sum, y, stats], params);
+  } else g.emit(layerNormResidual, [x, residual, weight, bias, sum, y, stats], { R, D, eps });
   normalizeAgain(g, sum, { weight, bias, eps }, y);
   g.gradientRule(y, () => {
-    const dy = g.gradientOf(y);
-    weightGradients(g, { dy, s: sum, stats, weight, bias, R, D });
-    const ds = g.gradientTarget(sum);
-    g.emit(layerNormGrad, [dy, sum, stats, weight, ds.value], { R, D, accumulate: ds.accumulate ? 1 : 0 });
-    addToEach(g, [x, residual], ds.value);
+    const norm = { dy: g.gradientOf(y), s: sum, stats, weight, bias, R, D };
+    if (drops) {
+      addToEach(g, [residual], droppedGradients(g, norm, x, drops));
+      return;
+    }
+    addToEach(g, [x, residual], gradients(g, norm));
   });
   return { sum, y };
 }
@@ -69,15 +74,49 @@ function outputs(g: Graph, x: Value, weight: Value, name: string) {
   return { R, D, y: g.activation(name, [R, D]), stats: g.statistics(`${name}.stats`, [R, 2]) };
 }
 
-function weightGradients(
-  g: Graph,
-  n: { dy: Value; s: Value; stats: Value; weight: Value; bias: Value; R: number; D: number },
-): void {
-  const dWeight = g.parameterGradient(n.weight);
+interface NormGradients {
+  readonly dy: Value;
+  /** The norm's input. */
+  readonly s: Value;
+  readonly stats: Value;
+  readonly weight: Value;
+  readonly bias: Value;
+  readonly R: number;
+  readonly D: number;
+}
+
+/** Gradients in the norm's input, which is returned, and in its weight and bias. */
+function gradients(g: Graph, n: NormGradients): Value {
+  const { dy, s, stats, weight, R, D } = n;
+  const dWeight = g.parameterGradient(weight);
   const dBias = g.parameterGradient(n.bias);
-  g.emit(layerNormGradWeight, [n.dy, n.s, n.stats, dWeight.value, dBias.value], {
-    R: n.R,
-    D: n.D,
-    accumulate: dWeight.accumulate ? 1 : 0,
-  });
+  const both = [dWeight, dBias].every(({ value }) => value.role === 'parameter-gradient');
+  if (!both) weightGradients(g, n);
+  const ds = g.gradientTarget(s);
+  const accumulate = ds.accumulate ? 1 : 0;
+  if (both) {
+    const operands = [dy, s, stats, weight, ds.value, dWeight.value, dBias.value];
+    g.emit(layerNormGrads, operands, { R, D, accumulate, weightAccumulate: dWeight.accumulate ? 1 : 0 });
+  } else g.emit(layerNormGrad, [dy, s, stats, weight, ds.value], { R, D, accumulate });
+  return ds.value;
+}
+
+/** The same where the input is a sum with what was dropped of `x`; that gradient goes to x. */
+function droppedGradients(g: Graph, n: NormGradients, x: Value, site: DropoutSite): Value {
+  const { dy, s, stats, weight, R, D } = n;
+  weightGradients(g, n);
+  const ds = g.gradientTarget(s);
+  const dx = g.gradientTarget(x);
+  const dropped = dx.accumulate ? g.workspace('dropped.grad.part', x.shape) : dx.value;
+  const params = { R, D, accumulate: ds.accumulate ? 1 : 0, ...site };
+  g.emit(layerNormGradDrop, [dy, s, stats, weight, ds.value, g.control, dropped], params);
+  if (dx.accumulate) g.emit(add, [dx.value, dropped], { n: R * D });
+  return ds.value;
+}
+
+function weightGradients(g: Graph, { dy, s, stats, weight, bias, R, D }: NormGradients): void {
+  const dWeight = g.parameterGradient(weight);
+  const dBias = g.parameterGradient(bias);
+  const params = { R, D, accumulate: dWeight.accumulate ? 1 : 0 };
+  g.emit(layerNormGradWeight, [dy, s, stats, dWeight.value, dBias.value], params);
 }

@@ -46,8 +46,9 @@ export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: 
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     if (options.relu) g.emit(reluGrad, [y, dy], { n, scale: dropoutScale(dropout) });
-    linearGradients(g, { x, dy, weight, bias, R, firstRow: 0, rows: N, stride, column: 0 });
-    inputGradient(g, { x, dy, weight, R, firstRow: 0, rows: N, stride, column: 0 });
+    const block = { x, dy, weight, R, firstRow: 0, rows: N, stride, column: 0 };
+    linearGradients(g, [block], bias);
+    inputGradient(g, block);
   });
   return y;
 }
@@ -67,27 +68,30 @@ export interface LinearBlock {
 /** Up to so many rows, the bias's gradient is added along with the weight's: the sums are short. */
 const FEW_ROWS = 64;
 
-/** dW and db of a whole weight. */
-export function linearGradients(g: Graph, block: LinearBlock & { bias: Value }): void {
-  const dW = g.parameterGradient(block.weight);
-  const db = g.parameterGradient(block.bias);
+/** dW and db of a whole weight, from the blocks that it is made of, in order. */
+export function linearGradients(g: Graph, blocks: readonly LinearBlock[], bias: Value): void {
+  const [first] = blocks;
+  const dW = g.parameterGradient(first.weight);
+  const db = g.parameterGradient(bias);
   const both = dW.value.role === 'parameter-gradient' && db.value.role === 'parameter-gradient';
-  if (both && block.R <= FEW_ROWS) {
-    g.emit(matmulTNSums, [block.dy, block.x, dW.value, db.value], {
-      ...weightGradientParams(block, dW.accumulate),
-      sumsOffset: 0,
-      sumsAccumulate: db.accumulate ? 1 : 0,
-    });
+  const sumsAccumulate = db.accumulate ? 1 : 0;
+  if (both && first.R <= FEW_ROWS) {
+    for (const block of blocks)
+      g.emit(matmulTNSums, [block.dy, block.x, dW.value, db.value], {
+        ...weightGradientParams(block, dW.accumulate),
+        sumsOffset: block.firstRow,
+        sumsAccumulate,
+      });
     return;
   }
-  weightGradient(g, block, dW);
-  g.emit(columnSum, [block.dy, db.value], {
-    R: block.R,
-    C: block.rows,
-    xOffset: block.column,
-    ldx: block.stride,
+  for (const block of blocks) weightGradient(g, block, dW);
+  g.emit(columnSum, [first.dy, db.value], {
+    R: first.R,
+    C: blocks.reduce((rows, block) => rows + block.rows, 0),
+    xOffset: first.column,
+    ldx: first.stride,
     outOffset: 0,
-    accumulate: db.accumulate ? 1 : 0,
+    accumulate: sumsAccumulate,
   });
 }
 

@@ -1,0 +1,55 @@
+import type { Kernel } from '../kernel.ts';
+import { ROW_TILE_THREADS } from '../tile-sum.ts';
+import { foldTiles, tileIndexWgsl } from '../tiles.ts';
+import { gradRowTileWgsl, gradRowWgsl, runLayerNormGrad } from './layer-norm-grad.ts';
+import { columnTiles, gradColumnsTileWgsl, gradColumnWgsl, runLayerNormGradWeight } from './layer-norm-grad-weight.ts';
+
+/**
+ * `layerNormGrad` and `layerNormGradWeight` in one dispatch: the first threads have the rows, the others the columns.
+ * `accumulate` is for ds, `weightAccumulate` for dweight and dbias.
+ */
+export const layerNormGrads: Kernel = {
+  name: 'layer-norm-grads',
+  operands: [
+    { name: 'dy', dtype: 'f32', access: 'read' },
+    { name: 's', dtype: 'f32', access: 'read' },
+    { name: 'stats', dtype: 'f32', access: 'read' },
+    { name: 'weight', dtype: 'f32', access: 'read' },
+    { name: 'ds', dtype: 'f32', access: 'read_write' },
+    { name: 'dweight', dtype: 'f32', access: 'read_write' },
+    { name: 'dbias', dtype: 'f32', access: 'read_write' },
+  ],
+  params: [
+    { name: 'R', type: 'u32' },
+    { name: 'D', type: 'u32' },
+    { name: 'accumulate', type: 'u32' },
+    { name: 'weightAccumulate', type: 'u32' },
+  ],
+  constants: [],
+  threads: ({ R, D }) => R + D,
+  cost: ({ R, D, accumulate, weightAccumulate }) => ({
+    flops: 19 * R * D,
+    bytes: 4 * ((3 + accumulate) * R * D + 2 * R + (3 + 2 * weightAccumulate) * D),
+  }),
+  run(views, params) {
+    const [dy, s, stats, weight, ds, dweight, dbias] = views as Float32Array[];
+    runLayerNormGrad([dy, s, stats, weight, ds], params);
+    runLayerNormGradWeight([dy, s, stats, dweight, dbias], { ...params, accumulate: params.weightAccumulate });
+  },
+  wgsl: `${gradRowWgsl(false)}${gradColumnWgsl('weightAccumulate')}
+fn kernel(i: u32) {
+  if (i < p.R) { gradRow(i); } else { gradColumn(i - p.R); }
+}
+`,
+  tiled: {
+    workgroupSize: [ROW_TILE_THREADS, 1, 1],
+    workgroups: ({ R, D }) => foldTiles(R + columnTiles(D)),
+    fits: ({ D }) => D >= 64,
+    wgsl: `${tileIndexWgsl}${gradRowTileWgsl(false)}${gradColumnsTileWgsl('weightAccumulate')}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let i = tileIndex(group);
+  if (i < p.R) { gradRowTile(i, index); } else { gradColumnsTile(i - p.R, index); }
+}
+`,
+  },
+};
