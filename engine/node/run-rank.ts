@@ -3,18 +3,20 @@ import { writeSafetensors } from '../checkpoint/safetensors.ts';
 import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
-import { checkpointFormat } from '../config.ts';
+import { checkpointFormat, type ExperimentConfig } from '../config.ts';
 import type { BatchStream } from '../data/samples.ts';
 import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
 import { buildModel } from '../model/build-model.ts';
 import type { Model } from '../model/model.ts';
-import { adapterProfile, openDevice } from '../runtime/device.ts';
+import { adapterProfile, type OpenDevice, openDevice } from '../runtime/device.ts';
 import { Executor } from '../runtime/executor.ts';
+import { offersTensorCores, tensorCoreProblem } from '../runtime/tensor-cores.ts';
 import { refuseOverBudget } from '../schedule/budget.ts';
 import { type CompiledRun, compileRun } from '../schedule/compile.ts';
 import { RESOURCE_WORDS } from '../schedule/cost.ts';
 import { type Prediction, predictionOf } from '../schedule/plan.ts';
+import { precisionOf } from '../schedule/precision.ts';
 import { type AdapterProfile, builtInProfiles } from '../schedule/profile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
 import { Recorder } from '../schedule/recorder.ts';
@@ -68,6 +70,8 @@ interface PlaceAdapter {
 interface Place {
   readonly profile: AdapterProfile;
   readonly adapter: PlaceAdapter;
+  /** What the run's log should say of the adapter. */
+  readonly note: string | null;
   open(run: CompiledRun, mailbox: Mailbox): Promise<RankEngine>;
 }
 
@@ -194,7 +198,7 @@ function announce(
   { config, world }: WorkerStart,
   origin: OpenedStart,
   run: CompiledRun,
-  { profile }: Place,
+  { profile, note }: Place,
   adapters: readonly PlaceAdapter[],
   hooks: RunHooks,
 ): void {
@@ -213,8 +217,9 @@ function announce(
     log(`${world} ranks share ${places.size === 1 ? 'one adapter' : `${places.size} adapters`}, ${adapters[0].name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
+  if (note !== null) log(note);
   log(estimateNote(prediction, profile));
-  for (const note of startNotes(config, origin)) log(note);
+  for (const said of startNotes(config, origin)) log(said);
   refuseOverBudget(config, run, profile);
   if (run.slotWaits > 0)
     log(
@@ -228,12 +233,13 @@ function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: Adapt
   return `a step is estimated at ${((estimateMs ?? 0) / 1000).toPrecision(2)} s, most of it ${RESOURCE_WORDS[boundBy]}, by ${rates}`;
 }
 
-async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: WorkerStart): Promise<Place> {
+async function openPlace({ adapterId, ranks, recordTouches, corpusFolder, config }: WorkerStart): Promise<Place> {
   const recorder = () => (recordTouches ? { recorder: new Recorder() } : {});
   if (adapterId === 'interpreter')
     return {
       profile: builtInProfiles.interpreter,
       adapter: { name: 'interpreter', pciId: null, software: true },
+      note: null,
       open: async (run, mailbox) => new Interpreter(run, mailbox, recorder()),
     };
   if (ranks.length > 1) throw new StudioError('internal', 'a worker on an adapter runs one rank');
@@ -242,9 +248,11 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: Work
   if (!entry.software) await refuseOtherDevice(entry, open.device);
   // In the data folder, beside the corpora.
   const rates = await readCalibration(dirname(corpusFolder), entry);
+  const { tensorCores, note } = await tensorCoresFor(config, adapter, open);
   return {
-    profile: adapterProfile(adapter, entry.name, entry.software, rates),
+    profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores },
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
+    note: entry.software ? null : note,
     open: async (run, mailbox) => {
       const copy = entry.software ? {} : { copy: parallelCopy };
       const engine = await Executor.create(run, open, mailbox, { ...recorder(), ...copy });
@@ -252,6 +260,22 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder }: Work
       return engine;
     },
   };
+}
+
+/** Whether a run's products of halves may go to tensor cores, and why not. They are tried first: not every driver's are right. */
+async function tensorCoresFor(
+  { precision }: ExperimentConfig,
+  adapter: GPUAdapter,
+  open: OpenDevice,
+): Promise<{ readonly tensorCores: boolean; readonly note: string | null }> {
+  if (precisionOf(precision).used !== 'f16') return { tensorCores: false, note: null };
+  const instead = 'halves are multiplied as float32';
+  if (!offersTensorCores(adapter))
+    return { tensorCores: false, note: `this adapter offers no tensor cores: ${instead}` };
+  const problem = await tensorCoreProblem(open);
+  if (problem)
+    return { tensorCores: false, note: `the tensor cores of this adapter are not used (${problem}): ${instead}` };
+  return { tensorCores: true, note: 'products of halves run on tensor cores' };
 }
 
 async function openMailboxes(

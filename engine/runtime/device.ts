@@ -25,8 +25,8 @@ const LIMITS = [
   'minStorageBufferOffsetAlignment',
 ] as const;
 
-/** Features that are used where the adapter has them: times on the device's own clock. */
-const FEATURES = ['timestamp-query'] as const;
+/** Features that are used where the adapter has them: times on the device's own clock, halves, tensor cores. */
+const FEATURES = ['timestamp-query', 'shader-f16', 'subgroups', 'chromium-experimental-subgroup-matrix'] as const;
 
 /** The profile of an adapter for the planner, with the rates measured on it if there are any. */
 export function adapterProfile(
@@ -41,7 +41,7 @@ export function adapterProfile(
 /** Opens the device of an adapter. Throws StudioError `no-adapter` when it refuses. */
 export async function openDevice(adapter: GPUAdapter): Promise<OpenDevice> {
   const requiredLimits = Object.fromEntries(LIMITS.map((name) => [name, adapter.limits[name]]));
-  const requiredFeatures = FEATURES.filter((name) => adapter.features.has(name));
+  const requiredFeatures = FEATURES.filter((name) => adapter.features.has(name)) as GPUFeatureName[];
   let device: GPUDevice;
   try {
     device = await adapter.requestDevice({ requiredLimits, requiredFeatures });

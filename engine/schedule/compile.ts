@@ -122,7 +122,7 @@ function compileWith({ config, model, shapes, rank, profile }: CompileInput, slo
       againFromBytes: precision.used === 'f32' ? profile.againFromBytes : undefined,
       evaluate: training !== null,
     });
-    const program = withPrecision(traced, precision);
+    const program = withPrecision(traced, precision, profile.tensorCores === true);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
       : strategyOf(config, program, slots);

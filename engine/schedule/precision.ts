@@ -3,6 +3,7 @@ import { crossEntropyGrad } from '../ops/cross-entropy/cross-entropy-grad.ts';
 import { crossEntropyGradScaled } from '../ops/cross-entropy/cross-entropy-grad-scaled.ts';
 import { crossEntropyPartial } from '../ops/cross-entropy/cross-entropy-partial.ts';
 import { type Call, elementsOf, type Value } from '../ops/graph.ts';
+import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { packHalf } from '../ops/half/pack-half.ts';
 import { unpackHalf } from '../ops/half/unpack-half.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
@@ -35,10 +36,11 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
 
 /**
  * The precision pass: parameters are read as halves, and so are activations, from the moment that they are made (so what
- * is computed again in backward is the same to the bit). Figures of a row, logits and all gradients stay float32.
+ * is computed again in backward is the same to the bit). Figures of a row, logits and all gradients stay float32. With
+ * `tensorCores`, products large enough for them are products of halves.
  */
-export function withPrecision(program: UnitProgram, precision: Precision): UnitProgram {
-  return precision.used === 'f16' ? new HalfPass(program, precision).run() : program;
+export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
+  return precision.used === 'f16' ? new HalfPass(program, precision, tensorCores).run() : program;
 }
 
 /** How an activation that is kept in halves is used; calls by position. */
@@ -58,6 +60,7 @@ class HalfPass {
   constructor(
     private readonly program: UnitProgram,
     private readonly precision: Precision,
+    private readonly tensorCores: boolean,
   ) {
     this.values = [...program.values];
     this.lives = halfLives(program.visits.flatMap((visit) => visit.calls));
@@ -103,7 +106,8 @@ class HalfPass {
       return making;
     });
     const own = { ...this.scaled({ ...call, operands }) };
-    return [...before, { ...own, kernel: withHalves(own.kernel, halves) }, ...after];
+    const product = this.tensorCores ? onTensorCores(own.kernel, halves, own.params) : null;
+    return [...before, { ...own, kernel: product ?? withHalves(own.kernel, halves) }, ...after];
   }
 
   private scaled(call: Call): Call {

@@ -13,6 +13,8 @@ export interface AdapterProfile extends AdapterRates {
   readonly stagingSlotBytes: number;
   /** From how many bytes on an activation that is cheap to compute is computed again in backward rather than kept. */
   readonly againFromBytes: number;
+  /** Whether products of halves run on tensor cores: that it has them, and that they were found to compute right. */
+  readonly tensorCores?: boolean;
   /** How many adapters like it a run may spread over; as many as it has ranks if left out, and 1 for a software one. */
   readonly alike?: number;
   /** Whether the rates were measured on this adapter; else they are those of the nearest built-in profile. */
