@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { AdapterRates } from '../engine/schedule/rates.ts';
 import { byCategory, CheckpointRecord, RunError, RunEvent, StepEvent, wireNumber } from '../engine/trainer/events.ts';
 import { RankTrace } from '../engine/trainer/rank-trace.ts';
 
@@ -90,15 +91,7 @@ export const DeviceList = z.strictObject({
       limits: z.record(z.string(), z.number()),
       busy: z.string().nullable(),
       /** Rates that `devices --calibrate` measured, for the time estimate. */
-      rates: z
-        .strictObject({
-          flopsPerSecond: z.number(),
-          memoryBytesPerSecond: z.number(),
-          hostBytesPerSecond: z.number(),
-          dispatchSeconds: z.number(),
-          copySeconds: z.number(),
-        })
-        .nullable(),
+      rates: AdapterRates.nullable(),
     }),
   ),
   error: z.string().nullable(),

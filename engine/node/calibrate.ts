@@ -2,25 +2,42 @@ import { fork } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { StudioError } from '../errors.ts';
-import { CONTROL, CONTROL_ELEMENTS } from '../ops/control.ts';
+import { attention } from '../ops/attention/attention.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { CONTROL_ELEMENTS } from '../ops/control.ts';
 import { fill } from '../ops/fill/fill.ts';
-import { foldGrid, type Kernel, PARAMS_BYTES, type Params, tiledVariant, writeParams } from '../ops/kernel.ts';
+import { withHalves } from '../ops/half/with-halves.ts';
+import {
+  type Cost,
+  dtypeBytes,
+  foldGrid,
+  type Kernel,
+  PARAMS_BYTES,
+  type Params,
+  tiledVariant,
+  writeParams,
+} from '../ops/kernel.ts';
+import { layerNormGrad } from '../ops/layer-norm/layer-norm-grad.ts';
+import { layerNormResidual } from '../ops/layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
 import { adam } from '../ops/optimizer/adam.ts';
+import { reluGrad } from '../ops/relu-grad/relu-grad.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { readMapped, UploadSlot } from '../runtime/staging.ts';
-import type { AdapterRates } from '../schedule/profile.ts';
+import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
 import { openAdapter } from './adapters.ts';
+import { parallelCopy } from './parallel-copy.ts';
 
-/** For about how long each rate is measured: eight of them are within two seconds. */
-const MEASURE_MS = 120;
-const ROUNDS = 4;
-/** A kernel that is done sooner than this measures its dispatch rather than its work. */
-const SHORT_SECONDS = 0.5e-3;
+/** For about how long the device is kept busy for each figure; all of them are within a few seconds. */
+const MEASURE_MS = 12;
+const ROUNDS = 3;
 /** How long a calibration may take before it is given up. */
 const CHILD_TIMEOUT_MS = 60_000;
-const COPY_BYTES = 4 * 2 ** 20;
-const DISPATCHES_PER_SUBMIT = 10;
+const COPY_BYTES = 16 * 2 ** 20;
+const ENCODED_DISPATCHES = 200;
+/** Weights take turns, so that none is found in a cache. */
+const COLD_BYTES = 128 * 2 ** 20;
 const ADAM: Params = {
   offset: 0,
   lr: 1e-3,
@@ -33,6 +50,11 @@ const ADAM: Params = {
   decoupled: 0,
   clipValue: 0,
 };
+/** What is measured on: rows of a batch of one sequence and of several, and the widths of a layer. */
+const SIZES = {
+  gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 32 * 2 ** 20 },
+  software: { few: 16, many: 128, tokens: 32, width: 64, hidden: 256, heads: 4, elements: 2 ** 18 },
+} as const;
 
 /** Opens an adapter in this process and measures its rates, in about two seconds. Throws StudioError `no-adapter`. */
 export async function calibrateAdapter(id: string): Promise<AdapterRates> {
@@ -80,146 +102,227 @@ export function calibrateInChild(id: string): Promise<AdapterRates> {
 }
 
 /**
- * The rates of a device as the engine uses it: matmuls of all three layouts and Adam's update in the variants that training
- * would take, dispatches of no work, and copies to and from the host through a mapped buffer.
+ * The rates of a device as the engine uses it: each class of kernels at a small and a large size, in the variants that
+ * training would take, the host's part of a dispatch, and copies to and from the host through mapped buffers.
  */
 export async function measureRates(open: OpenDevice, software: boolean): Promise<AdapterRates> {
   const bench = new RateBench(open, software);
   try {
-    const flopsPerSecond = await bench.matmuls();
-    const memoryBytesPerSecond = await bench.updates();
-    const dispatchSeconds = await bench.dispatches();
-    const copySeconds = await bench.copies(16);
-    const large = await bench.copies(COPY_BYTES);
-    const hostBytesPerSecond = COPY_BYTES / Math.max(large - copySeconds, large / 10);
-    return { flopsPerSecond, memoryBytesPerSecond, hostBytesPerSecond, dispatchSeconds, copySeconds };
+    const kernels = await bench.kernels();
+    const roundTripSeconds = await bench.download(16);
+    const large = await bench.download(COPY_BYTES);
+    return {
+      kernels,
+      dispatchSeconds: await bench.encoding(),
+      roundTripSeconds,
+      uploadBytesPerSecond: COPY_BYTES / (await bench.upload()),
+      downloadBytesPerSecond: COPY_BYTES / Math.max(large - roundTripSeconds, large / 10),
+      hostCopyBytesPerSecond: COPY_BYTES / (await bench.hostCopy()),
+    };
   } finally {
     bench.close();
   }
+}
+
+/** Dispatches that stand for a class at one size, with what they come to and take. */
+interface Sample extends Cost {
+  readonly seconds: number;
 }
 
 interface Ready {
   readonly pipeline: GPUComputePipeline;
   readonly bindGroup: GPUBindGroup;
   readonly grid: readonly [number, number, number];
+  readonly cost: Cost;
 }
+
+type Layout = 'nt' | 'nn' | 'tn';
+const LAYOUTS: Readonly<Record<Layout, Kernel>> = { nt: matmulNT, nn: matmulNN, tn: matmulTN };
+/** The same of 16-mixed: weights and activations are halves, gradients float32. */
+const HALF_LAYOUTS: Readonly<Record<Layout, Kernel>> = {
+  nt: withHalves(matmulNT, ['a', 'b']),
+  nn: withHalves(matmulNN, ['b']),
+  tn: withHalves(matmulTN, ['b']),
+};
 
 class RateBench {
   private readonly buffers: GPUBuffer[] = [];
+  private readonly clock: DeviceClock;
 
   constructor(
     private readonly open: OpenDevice,
     private readonly software: boolean,
-  ) {}
-
-  /** Of three layouts, one after the other: their work over their time. Larger where a small one is too soon done. */
-  async matmuls(): Promise<number> {
-    for (const size of [256, 2048]) {
-      let flops = 0;
-      let seconds = 0;
-      const operands = [0, 1, 2].map(() => this.storage(size * size * 4));
-      for (const kernel of [matmulNT, matmulNN, matmulTN]) {
-        const strides = { aOffset: 0, lda: size, bOffset: 0, ldb: size, cOffset: 0, ldc: size };
-        const params = { M: size, N: size, K: size, ...strides, accumulate: 0 };
-        seconds += await this.time(await this.ready(kernel, params, operands));
-        flops += kernel.cost(params).flops;
-      }
-      if (this.software || seconds / 3 > SHORT_SECONDS || size === 2048) return flops / seconds;
-    }
-    throw new RangeError('unreachable');
+  ) {
+    this.clock = new DeviceClock(open);
   }
 
-  /** Bytes a second of Adam's update, which moves the most memory of a step: four arrays, three of them both ways. */
-  async updates(): Promise<number> {
-    const { device } = this.open;
-    const control = this.storage(CONTROL_ELEMENTS * 4);
-    const scalars = new Float32Array(CONTROL_ELEMENTS);
-    for (const name of ['biasCorrection1', 'sqrtBiasCorrection2', 'clip'] as const) scalars[CONTROL[name]] = 1;
-    device.queue.writeBuffer(control, 0, scalars);
-    const large = Math.min(32 * 2 ** 20, Math.floor(device.limits.maxStorageBufferBindingSize / 16) * 4);
-    let rate = 0;
-    for (const n of [2 ** 18, large]) {
-      const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), control];
-      const seconds = await this.time(await this.ready(adam, { ...ADAM, n }, operands));
-      rate = adam.cost({ n }).bytes / seconds;
-      if (this.software || seconds > SHORT_SECONDS) break;
-    }
-    return rate;
-  }
-
-  async dispatches(): Promise<number> {
-    const nothing = await this.ready(fill, { n: 1, offset: 0, value: 0 }, [this.storage(16)]);
-    return this.time(nothing, DISPATCHES_PER_SUBMIT);
-  }
-
-  /** Seconds of one copy of that many bytes, the mean of both ways. */
-  async copies(bytes: number): Promise<number> {
-    const { device } = this.open;
-    const there = this.storage(bytes);
-    const host = new Uint8Array(bytes);
-    const submitCopy = (from: GPUBuffer, to: GPUBuffer) => {
-      const encoder = device.createCommandEncoder();
-      encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
-      device.queue.submit([encoder.finish()]);
+  async kernels(): Promise<AdapterRates['kernels']> {
+    const { few, many, tokens, width, hidden, heads, elements } = SIZES[this.software ? 'software' : 'gpu'];
+    const elementwise = await this.rate('bytes', this.relu(few * width), this.adam(elements), 1e12);
+    const { bytesPerSecond } = elementwise;
+    const matmul = (rows: number, out: number, of = LAYOUTS) =>
+      (['nt', 'nn', 'tn'] as const).flatMap((layout) => this.matmul(layout, of[layout], rows, out, width));
+    const compute = (small: Promise<Ready>[], large: Promise<Ready>[]) =>
+      this.rate('flops', small, large, bytesPerSecond);
+    const products = await compute(matmul(many / 8, width), matmul(many, hidden));
+    const { flopsPerSecond } = products;
+    const sequences = many / tokens;
+    return {
+      matmul: products,
+      matmulHalf: await compute(matmul(many / 8, width, HALF_LAYOUTS), matmul(many, hidden, HALF_LAYOUTS)),
+      fewRows: await this.rate('bytes', matmul(few, width), matmul(few, hidden), flopsPerSecond),
+      attention: await compute(
+        [this.attention(attention, 1, few, heads)],
+        [this.attention(attention, sequences, tokens, heads)],
+      ),
+      attentionGrad: await compute(
+        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, 1, few, heads)),
+        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
+      ),
+      rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
+      elements: { ...elementwise, flopsPerSecond },
     };
-    const down = this.buffer(bytes, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
-    const up = this.buffer(bytes, GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC);
-    const slot = new UploadSlot(up);
-    return this.repeat(async (times) => {
-      for (let i = 0; i < times; i++) {
-        submitCopy(there, down);
-        await this.open.guard(readMapped(down, bytes, (mapped) => host.set(mapped)));
-        (await this.open.guard(slot.open(bytes))).set(host);
-        slot.seal();
-        submitCopy(up, there);
-        slot.reopen();
-      }
+  }
+
+  /** Seconds of a copy from the device until the host may read it. */
+  async download(bytes: number): Promise<number> {
+    const there = this.storage(bytes);
+    const slot = this.buffer(bytes, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+    return this.quickest(async () => {
+      this.submitCopy(there, slot, bytes);
+      await this.open.guard(readMapped(slot, bytes, () => undefined));
+    });
+  }
+
+  /** Seconds until the host has filled an upload buffer. */
+  async upload(): Promise<number> {
+    const slot = new UploadSlot(this.buffer(COPY_BYTES, GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC));
+    const mapped = await this.open.guard(slot.open(COPY_BYTES));
+    const source = new Uint8Array(COPY_BYTES).fill(1);
+    return this.quickest(() => this.copy(mapped, source));
+  }
+
+  /** Seconds until the host has copied a mapped download buffer. */
+  async hostCopy(): Promise<number> {
+    const slot = this.buffer(COPY_BYTES, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+    const target = new Uint8Array(COPY_BYTES).fill(1);
+    this.submitCopy(this.storage(COPY_BYTES), slot, COPY_BYTES);
+    return this.open.guard(readMapped(slot, COPY_BYTES, (mapped) => this.quickest(() => this.copy(target, mapped))));
+  }
+
+  /** The host's seconds for one of the dispatches of a submit, while the device has little to do. */
+  async encoding(): Promise<number> {
+    const nothing = await this.ready(fill, { n: 1, offset: 0, value: 0 }, [this.storage(16)]);
+    const { device } = this.open;
+    let best = Number.POSITIVE_INFINITY;
+    for (let round = 0; round < ROUNDS * 2; round++) {
+      const began = performance.now();
+      const encoder = device.createCommandEncoder();
+      encodeAll(encoder, {}, Array(ENCODED_DISPATCHES).fill(nothing));
+      device.queue.submit([encoder.finish()]);
+      best = Math.min(best, performance.now() - began);
       await this.open.guard(device.queue.onSubmittedWorkDone());
-    }, 2);
+    }
+    return best / 1000 / ENCODED_DISPATCHES;
   }
 
   close(): void {
+    this.clock.close();
     for (const buffer of this.buffers) buffer.destroy();
   }
 
-  /** Seconds of one of the dispatches that a submit holds. */
-  private time({ pipeline, bindGroup, grid }: Ready, perSubmit = 1): Promise<number> {
-    const { device } = this.open;
-    return this.repeat(async (times) => {
-      for (let i = 0; i < times; i++) {
-        const encoder = device.createCommandEncoder();
-        const pass = encoder.beginComputePass();
-        for (let j = 0; j < perSubmit; j++) {
-          pass.setPipeline(pipeline);
-          pass.setBindGroup(0, bindGroup);
-          pass.dispatchWorkgroups(...grid);
-        }
-        pass.end();
-        device.queue.submit([encoder.finish()]);
-      }
-      await this.open.guard(device.queue.onSubmittedWorkDone());
-    }, perSubmit);
+  /** The line through two sizes: what a dispatch takes by itself, and its rate of `work`; the `other` rate is given. */
+  private async rate(
+    work: keyof Cost,
+    small: readonly (Promise<Ready> | Promise<Ready>[])[],
+    large: readonly (Promise<Ready> | Promise<Ready>[])[],
+    other: number,
+  ): Promise<KernelRate> {
+    const a = await this.sample(await Promise.all(small.flat()));
+    const b = await this.sample(await Promise.all(large.flat()));
+    const slope = (b.seconds - a.seconds) / (b[work] - a[work]);
+    // Where the small size is no quicker than the line, a dispatch by itself takes next to nothing.
+    const seconds = Math.max(a.seconds - slope * a[work], a.seconds / 20);
+    const perSecond = b[work] / Math.max(b.seconds - seconds, b.seconds / 20);
+    return work === 'flops'
+      ? { seconds, flopsPerSecond: perSecond, bytesPerSecond: other }
+      : { seconds, flopsPerSecond: other, bytesPerSecond: perSecond };
   }
 
-  /**
-   * Has `work` done once, twice, four times … until it takes long enough, then as often a few times more; seconds of one of
-   * the `parts` of one in the quickest of these, since whatever else the machine does only adds.
-   */
-  private async repeat(work: (times: number) => Promise<void>, parts: number): Promise<number> {
-    await work(1);
-    for (let times = 1; ; times *= 2) {
-      const started = performance.now();
-      await work(times);
-      const elapsedMs = performance.now() - started;
-      if (elapsedMs < MEASURE_MS / ROUNDS / 2 && times < 1e6) continue;
-      let bestMs = elapsedMs;
-      for (let round = 1; round < ROUNDS; round++) {
-        const again = performance.now();
-        await work(times);
-        bestMs = Math.min(bestMs, performance.now() - again);
-      }
-      return bestMs / 1000 / times / parts;
+  /** Of one dispatch, the mean over these in turns. */
+  private async sample(list: readonly Ready[]): Promise<Sample> {
+    const seconds = await this.clock.secondsOfOne(list);
+    const mean = (work: keyof Cost) => list.reduce((sum, { cost }) => sum + cost[work], 0) / list.length;
+    return { seconds, flops: mean('flops'), bytes: mean('bytes') };
+  }
+
+  /** A linear layer's product over `rows`: forward, the input's gradient or the weight's. */
+  private matmul(layout: Layout, kernel: Kernel, rows: number, out: number, width: number): Promise<Ready>[] {
+    const [M, N, K] = { nt: [rows, out, width], nn: [rows, width, out], tn: [out, width, rows] }[layout];
+    const lda = layout === 'tn' ? M : K;
+    const ldb = layout === 'nt' ? K : N;
+    const params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
+    const cold = rows < 64 && !this.software ? Math.ceil(COLD_BYTES / (4 * out * width)) : 1;
+    const half = (index: number) => dtypeBytes[kernel.operands[index].dtype];
+    const [a, b, c] = [M * K * half(0), K * N * half(1), M * N * 4];
+    return Array.from({ length: cold }, () =>
+      this.ready(kernel, params, [this.storage(a), this.storage(b), this.storage(c)]),
+    );
+  }
+
+  private attention(kernel: Kernel, B: number, T: number, H: number): Promise<Ready> {
+    const HD = 16;
+    const [R, D] = [B * T, H * HD];
+    const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
+    const params = { B, T, H, HD, ...packed, causal: 0, dropout: 0.2, seed: 1, site: 0, rank: 0 };
+    const elements: Readonly<Record<string, number>> = {
+      qkv: 3 * R * D,
+      dqkv: 3 * R * D,
+      control: CONTROL_ELEMENTS,
+      out: R * D,
+      dout: R * D,
+    };
+    const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * H)));
+    return this.ready(kernel, params, operands);
+  }
+
+  private norms(R: number, D: number): Promise<Ready>[] {
+    const elements: Readonly<Record<string, number>> = { weight: D, bias: D, stats: 2 * R };
+    return [layerNormResidual, layerNormGrad].map((kernel) => {
+      const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * D)));
+      return this.ready(kernel, { R, D, eps: 1e-5, accumulate: 0 }, operands);
+    });
+  }
+
+  private relu(n: number): Promise<Ready>[] {
+    return [this.ready(reluGrad, { n, scale: 1 }, [this.storage(4 * n), this.storage(4 * n)])];
+  }
+
+  private adam(n: number): Promise<Ready>[] {
+    const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
+    return [this.ready(adam, { ...ADAM, n }, operands)];
+  }
+
+  private copy(target: Uint8Array<ArrayBuffer>, source: Uint8Array<ArrayBuffer>): Promise<void> {
+    return this.software ? Promise.resolve(target.set(source)) : parallelCopy(target, source);
+  }
+
+  private submitCopy(from: GPUBuffer, to: GPUBuffer, bytes: number): void {
+    const encoder = this.open.device.createCommandEncoder();
+    encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
+    this.open.device.queue.submit([encoder.finish()]);
+  }
+
+  /** Seconds of `work` in the quickest of a few times, since whatever else the machine does only adds. */
+  private async quickest(work: () => Promise<void>): Promise<number> {
+    await work();
+    let best = Number.POSITIVE_INFINITY;
+    for (let round = 0; round < ROUNDS * 2; round++) {
+      const began = performance.now();
+      await work();
+      best = Math.min(best, performance.now() - began);
     }
+    return Math.max(best, 1e-3) / 1000;
   }
 
   private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
@@ -236,16 +339,93 @@ class RateBench {
       entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
     });
     const grid = variant ? variant.workgroups(params) : ([...foldGrid(threads), 1] as const);
-    return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid };
+    return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
   }
 
   private storage(bytes: number): GPUBuffer {
-    return this.buffer(bytes, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+    const size = Math.max(16, Math.ceil(bytes / 4) * 4);
+    return this.buffer(size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
   }
 
   private buffer(size: number, usage: GPUBufferUsageFlags): GPUBuffer {
     const buffer = this.open.device.createBuffer({ size, usage });
     this.buffers.push(buffer);
     return buffer;
+  }
+}
+
+function encodeAll(
+  encoder: GPUCommandEncoder,
+  descriptor: GPUComputePassDescriptor,
+  list: readonly Ready[],
+  times = 1,
+): void {
+  const pass = encoder.beginComputePass(descriptor);
+  for (let i = 0; i < times; i++)
+    for (const { pipeline, bindGroup, grid } of list) {
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, bindGroup);
+      pass.dispatchWorkgroups(...grid);
+    }
+  pass.end();
+}
+
+/** Times dispatches on the device's own clock, or, where it has none to ask, on the host's. */
+class DeviceClock {
+  private readonly queries: GPUQuerySet | null;
+  private readonly resolved: GPUBuffer;
+  private readonly readback: GPUBuffer;
+
+  constructor(private readonly open: OpenDevice) {
+    const { device } = open;
+    const has = device.features.has('timestamp-query');
+    this.queries = has ? device.createQuerySet({ type: 'timestamp', count: 2 }) : null;
+    this.resolved = device.createBuffer({ size: 16, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
+    this.readback = device.createBuffer({ size: 16, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  }
+
+  /** Seconds of one dispatch when these are done one after the other, often enough to keep the device busy for a while. */
+  async secondsOfOne(list: readonly Ready[]): Promise<number> {
+    await this.seconds(list, 1);
+    let times = 1;
+    let seconds = await this.seconds(list, times);
+    while (seconds * 1000 < MEASURE_MS / 2 && times * list.length < 4096) {
+      times = Math.min(times * 8, Math.ceil((times * MEASURE_MS) / 1000 / Math.max(seconds, 1e-6)));
+      seconds = await this.seconds(list, times);
+    }
+    for (let round = 1; round < ROUNDS; round++) seconds = Math.min(seconds, await this.seconds(list, times));
+    return Math.max(seconds, 1e-9) / times / list.length;
+  }
+
+  close(): void {
+    this.queries?.destroy();
+    this.resolved.destroy();
+    this.readback.destroy();
+  }
+
+  private async seconds(list: readonly Ready[], times: number): Promise<number> {
+    const { device, guard } = this.open;
+    const began = performance.now();
+    const encoder = device.createCommandEncoder();
+    const { queries } = this;
+    const timestampWrites = queries && { querySet: queries, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 };
+    encodeAll(encoder, timestampWrites ? { timestampWrites } : {}, list, times);
+    if (queries) {
+      encoder.resolveQuerySet(queries, 0, 2, this.resolved, 0);
+      encoder.copyBufferToBuffer(this.resolved, 0, this.readback, 0, 16);
+    }
+    device.queue.submit([encoder.finish()]);
+    if (!queries) {
+      await guard(device.queue.onSubmittedWorkDone());
+      return (performance.now() - began) / 1000;
+    }
+    let seconds = 0;
+    await guard(
+      readMapped(this.readback, 16, (mapped) => {
+        const [begin, end] = new BigUint64Array(mapped.slice().buffer);
+        seconds = Number(end - begin) / 1e9;
+      }),
+    );
+    return seconds;
   }
 }

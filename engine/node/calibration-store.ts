@@ -1,22 +1,15 @@
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { AdapterRates } from '../schedule/profile.ts';
+import { AdapterRates } from '../schedule/rates.ts';
 import type { AdapterEntry } from './adapters.ts';
 
 /** What was measured of an adapter, kept in the data folder; another driver is measured anew. */
 
-const rate = z.number().positive();
 const Stored = z.strictObject({
   name: z.string(),
   driver: z.string(),
-  rates: z.strictObject({
-    flopsPerSecond: rate,
-    memoryBytesPerSecond: rate,
-    hostBytesPerSecond: rate,
-    dispatchSeconds: rate,
-    copySeconds: rate,
-  }),
+  rates: AdapterRates,
 });
 
 /** What tells one adapter and driver from another. */

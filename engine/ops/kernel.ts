@@ -53,6 +53,8 @@ export interface Kernel {
   readonly wgsl: string;
   /** A variant for real GPUs, if there is one. */
   readonly tiled?: TiledVariant;
+  /** Operands stored as halves of which `cost` says what they would take as float32. */
+  readonly halves?: readonly string[];
 }
 
 /** A variant that uses workgroup memory and barriers: a whole entry point of its own. */

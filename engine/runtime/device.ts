@@ -1,5 +1,6 @@
 import { StudioError } from '../errors.ts';
-import { type AdapterProfile, type AdapterRates, profileOf } from '../schedule/profile.ts';
+import { type AdapterProfile, profileOf } from '../schedule/profile.ts';
+import type { AdapterRates } from '../schedule/rates.ts';
 import { KernelCache } from './kernel-cache.ts';
 
 /** A device with what ranks that share it have in common. */

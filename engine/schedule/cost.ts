@@ -1,8 +1,9 @@
 import type { AdapterProfile } from './profile.ts';
-import { type Action, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
+import { kernelClass } from './rates.ts';
+import { type Action, type Dispatch, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
 
-/** What time goes into: a kernel's arithmetic or its memory traffic, dispatching it, and copies of the host. */
-export const RESOURCES = ['compute', 'memory', 'dispatches', 'hostCopies'] as const;
+/** What time goes into: a kernel's arithmetic or its memory traffic, dispatches, and bytes onto and off the device. */
+export const RESOURCES = ['compute', 'memory', 'dispatches', 'uploads', 'downloads'] as const;
 export type Resource = (typeof RESOURCES)[number];
 
 /** Resources as a person reads them. */
@@ -10,50 +11,29 @@ export const RESOURCE_WORDS: Readonly<Record<Resource, string>> = {
   compute: 'compute',
   memory: 'memory',
   dispatches: 'dispatches',
-  hostCopies: 'host copies',
+  uploads: 'uploads',
+  downloads: 'downloads',
 };
 export type SecondsByResource = Readonly<Record<Resource, number>>;
 
-/** When each step of a schedule starts and ends, in seconds from the start of the step of training, by the roofline. */
+/** When each step of a schedule starts and ends, in seconds from the start of the step of training. */
 export interface Timeline {
   readonly startSeconds: readonly number[];
   readonly endSeconds: readonly number[];
   readonly totalSeconds: number;
-  /** What the total is made of: along the chain of steps of which each waits for the one before, to the last to end. */
+  /** What the total is made of: along the chain of which each part waits for the one before, to the last to end. */
   readonly critical: SecondsByResource;
 }
 
 /**
- * Runs the lanes against the adapter's rates: a kernel takes the longer of its arithmetic and its memory traffic plus the
- * cost of a dispatch (Williams et al. 2009, the roofline model), a copy its bytes over the host's rate. All ranks do the
- * same, so what a rank collects was published when it published its own. `sharing` ranks on one adapter share its rates,
- * and those of the host that feeds it.
+ * Runs the lanes as the executor does, against the adapter's rates. The host encodes a visit and goes on; the device takes
+ * what is submitted in its order, a kernel for the longer of its arithmetic and its memory traffic (Williams et al. 2009,
+ * the roofline model). A publication leaves the device, then the download slot; what a rank collects waits for a free
+ * upload slot and, since all ranks do the same, for its own publication of that region. `sharing` ranks on one adapter
+ * share its rates, and those of its link.
  */
-export function estimate(schedule: Pick<Schedule, 'steps'>, profile: AdapterProfile, sharing = 1): Timeline {
-  const lastOfLane: Partial<Record<Lane, number>> = {};
-  const publishedAt = new Map<number, number>();
-  const startSeconds: number[] = [];
-  const endSeconds: number[] = [];
-  const costs: SecondsByResource[] = [];
-  const before: number[] = [];
-  const endOf = (id: number) => endSeconds[id] ?? 0;
-  for (const [id, step] of schedule.steps.entries()) {
-    const { action } = step;
-    const awaited = [lastOfLane[step.lane] ?? -1, ...step.waits];
-    if (action.type === 'collect') awaited.push(publishedAt.get(action.region) ?? -1);
-    const latest = awaited.reduce((a, b) => (endOf(b) > endOf(a) ? b : a));
-    const cost = costOf(step, profile, sharing);
-    before.push(latest);
-    costs.push(cost);
-    startSeconds.push(endOf(latest));
-    endSeconds.push(endOf(latest) + sum(cost));
-    lastOfLane[step.lane] = id;
-    if (action.type === 'publish' || action.type === 'announce') publishedAt.set(action.region, id);
-  }
-  const last = endSeconds.reduce((a, end, id) => (end > endOf(a) ? id : a), 0);
-  const critical: Record<Resource, number> = { compute: 0, memory: 0, dispatches: 0, hostCopies: 0 };
-  for (let id = last; id >= 0; id = before[id]) for (const r of RESOURCES) critical[r] += costs[id][r];
-  return { startSeconds, endSeconds, totalSeconds: endOf(last), critical };
+export function estimate({ steps }: Pick<Schedule, 'steps'>, profile: AdapterProfile, sharing = 1): Timeline {
+  return new Lanes(steps, profile, sharing).run();
 }
 
 /** The resource that most of the time goes into. */
@@ -61,46 +41,237 @@ export function boundBy(seconds: SecondsByResource): Resource {
   return RESOURCES.reduce((a, b) => (seconds[b] > seconds[a] ? b : a));
 }
 
-function sum(seconds: SecondsByResource): number {
-  return RESOURCES.reduce((total, resource) => total + seconds[resource], 0);
+/** A point in time, what the time since `before` went into, and what it had to wait for. */
+interface Moment {
+  readonly at: number;
+  readonly spent: Partial<SecondsByResource>;
+  readonly before: Moment | null;
 }
 
-function costOf({ action }: Step, profile: AdapterProfile, sharing: number): SecondsByResource {
-  const cost: Record<Resource, number> = { compute: 0, memory: 0, dispatches: 0, hostCopies: 0 };
-  for (const { kernel, params } of dispatches(action)) {
-    const { flops, bytes } = kernel.cost(params);
-    const [compute, memory] = [flops / profile.flopsPerSecond, bytes / profile.memoryBytesPerSecond];
-    if (compute > memory) cost.compute += compute * sharing;
-    else cost.memory += memory * sharing;
-    cost.dispatches += profile.dispatchSeconds * sharing;
+const START: Moment = { at: 0, spent: {}, before: null };
+
+function latest(...moments: readonly (Moment | undefined)[]): Moment {
+  return moments.reduce<Moment>((a, b) => (b && b.at > a.at ? b : a), START);
+}
+
+function after(before: Moment, spent: Partial<SecondsByResource>): Moment {
+  return { at: RESOURCES.reduce((at, resource) => at + (spent[resource] ?? 0), before.at), spent, before };
+}
+
+/** What of a lane is done at once: a visit of the compute lane, or a step of another. */
+interface Turn {
+  readonly lane: Lane;
+  readonly steps: readonly Step[];
+}
+
+class Lanes {
+  /** When the host, the device's queue and each lane are free. */
+  private host = START;
+  private device = START;
+  private readonly lanes: Partial<Record<Lane, Moment>> = {};
+  /** When each step no longer keeps others waiting: for the device's work, once it is submitted. */
+  private readonly done: (Moment | undefined)[] = [];
+  private readonly startSeconds: number[] = [];
+  private readonly endSeconds: number[] = [];
+  /** When each staging slot may be used again. */
+  private readonly slots = new Map<number, Moment>();
+  /** For each collect, this rank's publication of the region before it. */
+  private readonly publicationOf = new Map<number, number>();
+  /** The end of all publications so far. */
+  private publications = START;
+  private last = START;
+
+  constructor(
+    private readonly steps: Schedule['steps'],
+    private readonly profile: AdapterProfile,
+    private readonly sharing: number,
+  ) {
+    const published = new Map<number, number>();
+    for (const { id, action } of steps) {
+      if (action.type === 'publish' || action.type === 'announce') published.set(action.region, id);
+      const own = action.type === 'collect' ? published.get(action.region) : undefined;
+      if (own !== undefined) this.publicationOf.set(id, own);
+    }
   }
-  const bytes = hostBytes(action);
-  if (bytes === 0) return cost;
-  const copy = profile.copySeconds + bytes / profile.hostBytesPerSecond;
-  cost.hostCopies = Math.max(copy * sharing, bytes / linkBytesPerSecond(action));
-  return cost;
-}
 
-function linkBytesPerSecond(action: Action): number {
-  return action.type === 'collect' && action.linkGBps !== null ? action.linkGBps * 1e9 : Number.POSITIVE_INFINITY;
-}
-
-function hostBytes(action: Action): number {
-  switch (action.type) {
-    case 'publish':
-      return action.source.bytes;
-    case 'collect':
-      return action.staging.bytes;
-    case 'feed':
-      return [...action.inputs, ...action.targets, action.control].reduce((bytes, range) => bytes + range.bytes, 0);
-    case 'report':
-      return action.control.bytes;
-    case 'fetch':
-    case 'store':
-      return action.staging.bytes;
-    case 'dispatch':
-    case 'announce':
-    case 'free':
-      return 0;
+  /** Takes the turns of all lanes in the order in which what they have for the device is submitted. */
+  run(): Timeline {
+    const queues = (['host', 'comm', 'compute'] as const).map((lane) => ({
+      turns: turnsOf(this.steps, lane),
+      next: 0,
+    }));
+    for (;;) {
+      let first: { queue: (typeof queues)[number]; at: number } | null = null;
+      for (const queue of queues) {
+        const turn = queue.turns[queue.next];
+        const at = turn && this.submittedAt(turn);
+        if (at !== undefined && (!first || at < first.at)) first = { queue, at };
+      }
+      if (!first) break;
+      const turn = first.queue.turns[first.queue.next++];
+      if (turn.lane === 'compute') this.compute(turn);
+      else this.transfer(turn.steps[0]);
+    }
+    const critical = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0 };
+    for (let m: Moment | null = this.last; m; m = m.before)
+      for (const resource of RESOURCES) critical[resource] += m.spent[resource] ?? 0;
+    const { startSeconds, endSeconds, last } = this;
+    return { startSeconds, endSeconds, totalSeconds: last.at, critical };
   }
+
+  /** When the first of a turn's work goes to the device; undefined while something that it waits for is not done. */
+  private submittedAt({ steps }: Turn): number | undefined {
+    for (const { id, waits } of steps) {
+      if (waits.some((wait) => !this.done[wait])) return undefined;
+      const own = this.publicationOf.get(id);
+      if (own !== undefined && !this.done[own]) return undefined;
+    }
+    const ready = this.readyFor(steps);
+    const [{ action }] = steps;
+    if (action.type !== 'collect' && action.type !== 'fetch') return Math.max(ready.at, this.host.at);
+    return this.filled(ready, action).at;
+  }
+
+  /** When a turn may begin: its lane is free, as are the staging slot and the bytes that it takes. */
+  private readyFor(steps: readonly Step[]): Moment {
+    const [{ id, action, lane }] = steps;
+    const waits = steps.flatMap((step) => step.waits.map((wait) => this.done[wait]));
+    const own = this.publicationOf.get(id);
+    const slot = 'staging' in action ? this.slots.get(action.staging.tensor) : undefined;
+    const isLast = action.type === 'fetch' || action.type === 'store' || action.type === 'report';
+    return latest(
+      this.lanes[lane],
+      ...waits,
+      slot,
+      own === undefined ? undefined : this.done[own],
+      isLast ? this.publications : undefined,
+    );
+  }
+
+  private compute({ steps }: Turn): void {
+    const count = steps.reduce((sum, { action }) => sum + dispatches(action).length, 0);
+    const submitted = this.encode(this.readyFor(steps), count);
+    this.lanes.compute = submitted;
+    for (const step of steps) {
+      const begin = latest(submitted, this.device);
+      const end = this.onDevice(submitted, this.kernels(dispatches(step.action)));
+      this.finish(step, { done: submitted, begin, end });
+    }
+  }
+
+  private transfer(step: Step): void {
+    const begin = this.readyFor([step]);
+    const { done, end = done, laneFree = done } = this.transferred(step.action, begin);
+    this.lanes[step.lane] = laneFree;
+    this.finish(step, { done, begin, end });
+  }
+
+  /** `done`: others need not wait any more; `end`: its work is over; `laneFree`: its lane goes on. */
+  private transferred(action: Action, begin: Moment): { done: Moment; end?: Moment; laneFree?: Moment } {
+    switch (action.type) {
+      case 'publish': {
+        const pack = action.pack ? [action.pack] : [];
+        const submitted = this.encode(begin, 1 + pack.length);
+        const onHost = this.read(this.onDevice(submitted, this.kernels(pack)), action.source.bytes);
+        this.slots.set(action.staging.tensor, onHost);
+        this.publications = latest(this.publications, onHost);
+        return { done: onHost, laneFree: submitted };
+      }
+      case 'collect':
+      case 'fetch': {
+        const placed = action.type === 'collect' ? action.place : [];
+        const done = this.encode(this.filled(begin, action), 1 + placed.length);
+        const end = this.onDevice(done, this.inDevice(action.staging.bytes), this.kernels(placed));
+        this.slots.set(action.staging.tensor, after(end, { dispatches: this.profile.roundTripSeconds }));
+        return { done, end };
+      }
+      case 'store':
+        return { done: this.read(this.encode(begin, action.parts.length), action.staging.bytes) };
+      case 'report':
+        return { done: this.read(this.encode(begin, 1), action.control.bytes) };
+      case 'feed':
+        return { done: this.encode(begin, action.inputs.length + action.targets.length + 1) };
+      case 'announce':
+      case 'dispatch':
+      case 'free':
+        return { done: begin };
+    }
+  }
+
+  private finish({ id }: Step, { done, begin, end }: { done: Moment; begin: Moment; end: Moment }): void {
+    this.done[id] = done;
+    this.startSeconds[id] = begin.at;
+    this.endSeconds[id] = end.at;
+    if (end.at >= this.last.at) this.last = end;
+  }
+
+  /** The host encodes and submits so many commands; one at a time, whatever the lane. */
+  private encode(ready: Moment, commands: number): Moment {
+    this.host = after(latest(ready, this.host), { dispatches: commands * this.profile.dispatchSeconds });
+    return this.host;
+  }
+
+  private onDevice(submitted: Moment, ...works: readonly Partial<SecondsByResource>[]): Moment {
+    this.device = latest(submitted, this.device);
+    for (const work of works) this.device = after(this.device, work);
+    return this.device;
+  }
+
+  /** The device copies to a download slot, which the host then reads. */
+  private read(ready: Moment, bytes: number): Moment {
+    const { downloadBytesPerSecond, hostCopyBytesPerSecond, roundTripSeconds } = this.profile;
+    const there = this.onDevice(ready, { downloads: (bytes * this.sharing) / downloadBytesPerSecond });
+    return after(after(there, { dispatches: roundTripSeconds }), {
+      downloads: (bytes * this.sharing) / hostCopyBytesPerSecond,
+    });
+  }
+
+  /** The host has filled an upload slot; over a simulated link, no sooner than that lets it. */
+  private filled(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
+    const { bytes } = action.staging;
+    const link = action.type === 'collect' && action.linkGBps !== null ? bytes / (action.linkGBps * 1e9) : 0;
+    return after(ready, { uploads: Math.max((bytes * this.sharing) / this.profile.uploadBytesPerSecond, link) });
+  }
+
+  /** A copy from a staging slot to where its bytes belong, or the like. */
+  private inDevice(bytes: number): Partial<SecondsByResource> {
+    const { seconds, bytesPerSecond } = this.profile.kernels.elements;
+    return { memory: this.sharing * (seconds + (2 * bytes) / bytesPerSecond) };
+  }
+
+  private kernels(list: readonly Dispatch[]): Partial<SecondsByResource> {
+    const spent = { compute: 0, memory: 0, dispatches: 0 };
+    for (const dispatch of list) {
+      const { kernel, params } = dispatch;
+      const { seconds, flopsPerSecond, bytesPerSecond } = this.profile.kernels[kernelClass(kernel, params)];
+      const compute = kernel.cost(params).flops / flopsPerSecond;
+      const memory = bytesMoved(dispatch) / bytesPerSecond;
+      if (compute > memory) spent.compute += compute * this.sharing;
+      else spent.memory += memory * this.sharing;
+      spent.dispatches += seconds * this.sharing;
+    }
+    return spent;
+  }
+}
+
+/** What a dispatch moves: of an operand stored as halves, half of what its kernel says. */
+function bytesMoved({ kernel, operands, params }: Dispatch): number {
+  const { bytes } = kernel.cost(params);
+  const halves = kernel.operands.map(({ name }, i) => (kernel.halves?.includes(name) ? operands[i].bytes : 0));
+  return Math.max(
+    bytes / 2,
+    halves.reduce((rest, half) => rest - half, bytes),
+  );
+}
+
+/** The turns of a lane, in order: what the compute lane submits together, else a step. */
+function turnsOf(steps: readonly Step[], lane: Lane): Turn[] {
+  const turns: { lane: Lane; steps: Step[] }[] = [];
+  for (const step of steps) {
+    if (step.lane !== lane) continue;
+    const last = turns[turns.length - 1];
+    if (lane === 'compute' && last?.steps[0].visit === step.visit) last.steps.push(step);
+    else turns.push({ lane, steps: [step] });
+  }
+  return turns;
 }

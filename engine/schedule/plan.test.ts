@@ -6,7 +6,8 @@ import { boundBy, estimate, RESOURCES } from './cost.ts';
 import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { sumCategories } from './memory.ts';
 import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
-import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter } from './profile.ts';
+import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter, ratesOf } from './profile.ts';
+import type { KernelRate } from './rates.ts';
 import { CATEGORIES } from './schedule.ts';
 
 const MiB = 2 ** 20;
@@ -76,8 +77,9 @@ describe('the guide model of 1.009 billion parameters', () => {
     expect(fullShard.estimateMs!).toBeLessThan(10_000);
     const alone = planExperiment(guide({ devices: 1 }), h200);
     for (const { estimateMs } of [ddp, fullShard]) expect(alone.estimateMs!).toBeLessThan(estimateMs!);
-    expect(alone.boundBy).not.toBe('hostCopies');
-    expect(ddp.boundBy).toBe('hostCopies');
+    const links = ['uploads', 'downloads'];
+    expect(links).not.toContain(alone.boundBy);
+    expect(links).toContain(ddp.boundBy);
   });
 });
 
@@ -156,30 +158,54 @@ describe('a prediction', () => {
 describe('the time estimate', () => {
   const { schedule } = compileFirst({ config: { strategy: 'fsdp' } }).steps[0];
 
-  it('starts no step before its lane and its waits are done', () => {
+  it('begins no step before its lane has, and ends none before what it waits for', () => {
     const { startSeconds, endSeconds, totalSeconds } = estimate(schedule, software);
-    const free: Record<string, number> = {};
+    const begun: Record<string, number> = {};
     for (const step of schedule.steps) {
       expect(endSeconds[step.id]).toBeGreaterThanOrEqual(startSeconds[step.id]);
-      expect(startSeconds[step.id]).toBeGreaterThanOrEqual(free[step.lane] ?? 0);
-      for (const wait of step.waits) expect(startSeconds[step.id]).toBeGreaterThanOrEqual(endSeconds[wait]);
-      free[step.lane] = endSeconds[step.id];
+      expect(startSeconds[step.id]).toBeGreaterThanOrEqual(begun[step.lane] ?? 0);
+      // The device takes what is submitted in its order, so a copy may be filled while what it waits for is still to run.
+      for (const wait of step.waits) expect(endSeconds[step.id]).toBeGreaterThanOrEqual(endSeconds[wait]);
+      begun[step.lane] = startSeconds[step.id];
     }
     expect(totalSeconds).toBe(Math.max(...endSeconds));
+  });
+
+  it('never has two kernels on the device at once', () => {
+    const { startSeconds, endSeconds } = estimate(schedule, software);
+    const kernels = schedule.steps.filter(({ action }) => action.type === 'dispatch');
+    kernels.reduce((before, step) => {
+      expect(startSeconds[step.id]).toBeGreaterThanOrEqual(endSeconds[before.id]);
+      return step;
+    });
   });
 
   it('is made of what its longest chain of waits goes into, and says what is most', () => {
     const { totalSeconds, critical } = estimate(schedule, software);
     expect(RESOURCES.reduce((sum, r) => sum + critical[r], 0)).toBeCloseTo(totalSeconds, 12);
     const most = (change: Partial<AdapterProfile>) => boundBy(estimate(schedule, { ...software, ...change }).critical);
-    expect(most({ flopsPerSecond: 1e3 })).toBe('compute');
-    expect(most({ memoryBytesPerSecond: 1e3 })).toBe('memory');
+    expect(most({ kernels: scaled({ flopsPerSecond: 1e-9 }) })).toBe('compute');
+    expect(most({ kernels: scaled({ bytesPerSecond: 1e-9 }) })).toBe('memory');
     expect(most({ dispatchSeconds: 1 })).toBe('dispatches');
-    expect(most({ hostBytesPerSecond: 1e3 })).toBe('hostCopies');
+    expect(most({ uploadBytesPerSecond: 1e3 })).toBe('uploads');
+    expect(most({ downloadBytesPerSecond: 1e3 })).toBe('downloads');
+    expect(most({ hostCopyBytesPerSecond: 1e3 })).toBe('downloads');
+  });
+
+  it('has the host encode beside the device: the longer of the two counts', () => {
+    const alone = compileFirst({ config: { devices: 1 } }).steps[0].schedule;
+    const instant = estimate(alone, { ...software, dispatchSeconds: 1e-12 });
+    const count = alone.steps.filter(({ action }) => action.type === 'dispatch').length;
+    const { seconds } = software.kernels.elements;
+    const asFast = estimate(alone, { ...software, dispatchSeconds: seconds });
+    expect(asFast.totalSeconds).toBeLessThan(instant.totalSeconds + (count * seconds) / 2);
+    const slow = estimate(alone, { ...software, dispatchSeconds: 1 });
+    expect(slow.totalSeconds).toBeGreaterThan(count);
+    expect(slow.totalSeconds).toBeLessThan(count + 10);
   });
 
   it('waits for what the peers publish when this rank does', () => {
-    const { startSeconds, endSeconds } = estimate(schedule, { ...software, hostBytesPerSecond: 1e5 });
+    const { startSeconds, endSeconds } = estimate(schedule, { ...software, downloadBytesPerSecond: 1e5 });
     for (const step of schedule.steps) {
       const { action } = step;
       if (action.type !== 'collect') continue;
@@ -195,7 +221,22 @@ describe('the time estimate', () => {
     expect(ranksPerAdapter(software, ranks)).toBe(4);
     expect(ranksPerAdapter(h200, ranks)).toBe(1);
     expect(ranksPerAdapter({ ...h200, alike: 3 }, ranks)).toBe(2);
-    expect(estimate(schedule, software, 2).totalSeconds).toBeCloseTo(2 * estimate(schedule, software).totalSeconds, 12);
+    const slow = { ...software, kernels: scaled({ seconds: 1000 }) };
+    const [one, two] = [1, 2].map((sharing) => estimate(schedule, slow, sharing).totalSeconds);
+    expect(two / one).toBeGreaterThan(1.9);
+    expect(two / one).toBeLessThanOrEqual(2);
+  });
+
+  it('counts an operand of halves as half of what it would be', () => {
+    const slow = { ...h200, kernels: scaled({ bytesPerSecond: 1e-6 }, h200) };
+    const seconds = (['32-true', '16-true'] as const).map((precision) => {
+      const { steps } = compileFirst({ config: { devices: 1, precision } }).steps[0].schedule;
+      const matmuls = steps.filter(({ label }) => label.startsWith('matmul-nt-bias'));
+      return estimate({ steps: matmuls.map((step, id) => ({ ...step, id, waits: [] })) }, slow).totalSeconds;
+    });
+    // Weights and inputs are halves, outputs are not yet.
+    expect(seconds[1] / seconds[0]).toBeGreaterThan(0.5);
+    expect(seconds[1] / seconds[0]).toBeLessThan(0.85);
   });
 
   it('is finite and never below zero, at any step, over any link', () => {
@@ -231,13 +272,33 @@ describe('the time estimate', () => {
 
   it('falls as any rate of the adapter rises', () => {
     const base = estimate(schedule, software).totalSeconds;
-    for (const rate of ['flopsPerSecond', 'memoryBytesPerSecond', 'hostBytesPerSecond'] as const) {
-      const faster: AdapterProfile = { ...software, [rate]: software[rate] * 10 };
-      expect(estimate(schedule, faster).totalSeconds).toBeLessThanOrEqual(base);
-    }
-    expect(estimate(schedule, { ...software, dispatchSeconds: 0 }).totalSeconds).toBeLessThan(base);
+    const faster: Partial<AdapterProfile>[] = [
+      { kernels: scaled({ flopsPerSecond: 10 }) },
+      { kernels: scaled({ bytesPerSecond: 10 }) },
+      { kernels: scaled({ seconds: 0.1 }) },
+      ...(['uploadBytesPerSecond', 'downloadBytesPerSecond', 'hostCopyBytesPerSecond'] as const).map((rate) => ({
+        [rate]: software[rate] * 10,
+      })),
+    ];
+    for (const change of faster)
+      expect(estimate(schedule, { ...software, ...change }).totalSeconds).toBeLessThanOrEqual(base);
+    expect(estimate(schedule, { ...software, dispatchSeconds: 1e-9 }).totalSeconds).toBeLessThan(base);
   });
 });
+
+/** The rates of a profile's kernels, each times a factor. */
+function scaled(factors: Partial<KernelRate>, { kernels }: AdapterProfile = software): AdapterProfile['kernels'] {
+  const { seconds = 1, flopsPerSecond = 1, bytesPerSecond = 1 } = factors;
+  const entries = Object.entries(kernels).map(([name, rate]) => [
+    name,
+    {
+      seconds: rate.seconds * seconds,
+      flopsPerSecond: rate.flopsPerSecond * flopsPerSecond,
+      bytesPerSecond: rate.bytesPerSecond * bytesPerSecond,
+    },
+  ]);
+  return Object.fromEntries(entries);
+}
 
 describe('a profile', () => {
   it('takes limits from the adapter and rates from the nearest built-in one', () => {
@@ -249,10 +310,10 @@ describe('a profile', () => {
     const gpu = profileOf({ name: 'a GPU', software: false, limits });
     expect(gpu).toMatchObject({ name: 'a GPU', software: false, offsetAlignmentBytes: 32, maxBindingBytes: 2 ** 30 });
     expect(gpu.maxBufferBytes).toBe(32 * 2 ** 30);
-    expect(gpu.flopsPerSecond).toBe(h200.flopsPerSecond);
-    expect(profileOf({ name: 'cpu', software: true, limits }).flopsPerSecond).toBe(software.flopsPerSecond);
-    const rates = { ...h200, flopsPerSecond: 5 };
+    expect(ratesOf(gpu)).toEqual(ratesOf(h200));
+    expect(ratesOf(profileOf({ name: 'cpu', software: true, limits }))).toEqual(ratesOf(software));
+    const rates = { ...ratesOf(h200), dispatchSeconds: 5 };
     const measured = profileOf({ name: 'a GPU', software: false, limits }, rates);
-    expect([measured.flopsPerSecond, measured.calibrated, gpu.calibrated]).toEqual([5, true, undefined]);
+    expect([ratesOf(measured), measured.calibrated, gpu.calibrated]).toEqual([rates, true, undefined]);
   });
 });

@@ -1,3 +1,5 @@
+import { type AdapterRates, KERNEL_CLASSES, type KernelClass, type KernelRate } from './rates.ts';
+
 /**
  * What the planner has to know of an adapter: plain data, kept per adapter and sent to the form. The same config on two
  * adapters with equal profiles has the same plan.
@@ -21,18 +23,6 @@ export interface AdapterProfile extends AdapterRates {
   readonly calibrated?: boolean;
 }
 
-/** Rates of the roofline by which time is estimated. */
-export interface AdapterRates {
-  readonly flopsPerSecond: number;
-  readonly memoryBytesPerSecond: number;
-  /** Of a copy between the device and host memory, either way. */
-  readonly hostBytesPerSecond: number;
-  /** Of a dispatch by itself, its part of a submit included. */
-  readonly dispatchSeconds: number;
-  /** Of a copy between the device and the host by itself: submit, map, and back. */
-  readonly copySeconds: number;
-}
-
 /** How many ranks of a run share one adapter. */
 export function ranksPerAdapter({ software, alike }: AdapterProfile, world: number): number {
   return Math.ceil(world / (software ? 1 : (alike ?? world)));
@@ -41,6 +31,12 @@ export function ranksPerAdapter({ software, alike }: AdapterProfile, world: numb
 const KiB = 2 ** 10;
 const MiB = 2 ** 20;
 const GiB = 2 ** 30;
+
+/** One rate for every class. */
+function kernelRates(seconds: number, flopsPerSecond: number, bytesPerSecond: number): Record<KernelClass, KernelRate> {
+  const each = { seconds, flopsPerSecond, bytesPerSecond };
+  return Object.fromEntries(KERNEL_CLASSES.map((name) => [name, each])) as Record<KernelClass, KernelRate>;
+}
 
 export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
   /** SwiftShader on two cores. */
@@ -52,11 +48,12 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBufferBytes: GiB,
     stagingSlotBytes: 16 * MiB,
     againFromBytes: 256 * KiB,
-    flopsPerSecond: 6e9,
-    memoryBytesPerSecond: 4e9,
-    hostBytesPerSecond: 4e9,
+    kernels: kernelRates(20e-6, 6e9, 4e9),
     dispatchSeconds: 20e-6,
-    copySeconds: 500e-6,
+    roundTripSeconds: 1e-3,
+    uploadBytesPerSecond: 4e9,
+    downloadBytesPerSecond: 4e9,
+    hostCopyBytesPerSecond: 4e9,
   },
   interpreter: {
     name: 'interpreter',
@@ -66,13 +63,14 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBufferBytes: 2 * GiB - 4,
     stagingSlotBytes: 16 * MiB,
     againFromBytes: 256 * KiB,
-    flopsPerSecond: 1e9,
-    memoryBytesPerSecond: 2e9,
-    hostBytesPerSecond: 4e9,
+    kernels: kernelRates(1e-6, 1e9, 2e9),
     dispatchSeconds: 1e-6,
-    copySeconds: 0,
+    roundTripSeconds: 1e-6,
+    uploadBytesPerSecond: 4e9,
+    downloadBytesPerSecond: 4e9,
+    hostCopyBytesPerSecond: 4e9,
   },
-  /** One H200 through Dawn: figures measured with plain kernels. */
+  /** One H200 through Dawn, as measured; see docs/performance.md. */
   h200: {
     name: 'NVIDIA H200',
     software: false,
@@ -81,13 +79,29 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     maxBufferBytes: 32 * GiB,
     stagingSlotBytes: 16 * MiB,
     againFromBytes: 256 * KiB,
-    flopsPerSecond: 28e12,
-    memoryBytesPerSecond: 3.7e12,
-    hostBytesPerSecond: 10e9,
-    dispatchSeconds: 8e-6,
-    copySeconds: 50e-6,
+    kernels: {
+      ...kernelRates(2.2e-6, 32e12, 3.7e12),
+      matmulHalf: { seconds: 2.2e-6, flopsPerSecond: 100e12, bytesPerSecond: 3.7e12 },
+      fewRows: { seconds: 5.5e-6, flopsPerSecond: 28e12, bytesPerSecond: 0.95e12 },
+      attention: { seconds: 8e-6, flopsPerSecond: 15e12, bytesPerSecond: 3.7e12 },
+      attentionGrad: { seconds: 10e-6, flopsPerSecond: 15e12, bytesPerSecond: 3.7e12 },
+      rows: { seconds: 5e-6, flopsPerSecond: 28e12, bytesPerSecond: 1.5e12 },
+    },
+    dispatchSeconds: 6e-6,
+    roundTripSeconds: 100e-6,
+    uploadBytesPerSecond: 30e9,
+    downloadBytesPerSecond: 40e9,
+    hostCopyBytesPerSecond: 20e9,
   },
 };
+
+/** The rates of a profile by themselves. */
+export function ratesOf(profile: AdapterProfile): AdapterRates {
+  const { kernels, dispatchSeconds, roundTripSeconds } = profile;
+  const { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = profile;
+  const links = { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond };
+  return { kernels, dispatchSeconds, roundTripSeconds, ...links };
+}
 
 /** The part of GPUAdapter's limits that a profile needs. */
 export interface ProfileLimits {

@@ -25,10 +25,12 @@ async function calibrate(entries: readonly AdapterEntry[]): Promise<void> {
   for (const entry of entries) {
     const rates = await calibrateInChild(entry.id);
     await writeCalibration(dataFolder, entry, rates);
-    const { flopsPerSecond, memoryBytesPerSecond, hostBytesPerSecond, dispatchSeconds, copySeconds } = rates;
+    const { kernels, dispatchSeconds, uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = rates;
     process.stderr.write(
-      `${entry.name}: ${giga(flopsPerSecond)} GFLOP/s, memory ${giga(memoryBytesPerSecond)} GB/s, host copies ` +
-        `${giga(hostBytesPerSecond)} GB/s and ${micro(copySeconds)} µs each, ${micro(dispatchSeconds)} µs a dispatch\n`,
+      `${entry.name}: ${giga(kernels.matmul.flopsPerSecond)} GFLOP/s, with halves ` +
+        `${giga(kernels.matmulHalf.flopsPerSecond)}, memory ${giga(kernels.elements.bytesPerSecond)} GB/s, uploads ` +
+        `${giga(uploadBytesPerSecond)} GB/s, downloads ${giga(downloadBytesPerSecond)} GB/s and out of their buffer ` +
+        `${giga(hostCopyBytesPerSecond)} GB/s, ${micro(dispatchSeconds)} µs a dispatch\n`,
     );
   }
 }

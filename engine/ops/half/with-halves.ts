@@ -21,6 +21,7 @@ export function withHalves(kernel: Kernel, names: readonly string[]): Kernel {
   const halved: Kernel = {
     ...kernel,
     name: `${kernel.name}, half ${key}`,
+    halves: names,
     operands: kernel.operands.map((o) => (isHalf(o.name) ? { ...o, dtype: 'f16' } : o)),
     run: (views, params) =>
       kernel.run(

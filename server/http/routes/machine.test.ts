@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import type { AdapterEntry } from '../../../engine/node/adapters.ts';
 import { writeCalibration } from '../../../engine/node/calibration-store.ts';
+import { builtInProfiles, ratesOf } from '../../../engine/schedule/profile.ts';
+import { AdapterRates } from '../../../engine/schedule/rates.ts';
 import { DeviceList } from '../../contract.ts';
 import type { Services } from '../services.ts';
 import { machineRoutes } from './machine.ts';
@@ -19,13 +21,7 @@ const entries = [
   { ...common, id: '0000:01:00.0', name: 'a GPU', driver: 'one 1.0' },
   { ...common, id: 'swiftshader', name: 'SwiftShader', driver: 'two 2.0', software: true },
 ] as unknown as AdapterEntry[];
-const rates = {
-  flopsPerSecond: 1e12,
-  memoryBytesPerSecond: 1e11,
-  hostBytesPerSecond: 1e10,
-  dispatchSeconds: 1e-5,
-  copySeconds: 1e-4,
-};
+const rates = AdapterRates.parse(ratesOf(builtInProfiles.h200));
 
 it('lists the adapters with who uses them and what was measured of them', async () => {
   await writeCalibration(folder, entries[0], rates);
