@@ -51,15 +51,23 @@ interface Piece {
 }
 
 /** Publications that share a ring of regions may run this far ahead of their readers. */
-const RING_REGIONS = 4;
+const RING_REGIONS = 8;
+/** Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. */
+export const STAGING_SLOTS = 3;
+/** Most bytes of a piece of what is sharded on the device: so small that several slots cost little. */
+const PIECE_BYTES = 6.5 * 2 ** 20;
+/** In an all-reduce, how many pieces are reduced before the sum of the first goes back to the ranks. */
+const ALL_REDUCE_AHEAD = 3;
 
-/** Pieces of a shard such that those of all peers together fit one staging slot. */
+/** Pieces of a shard, as equal as can be, such that those of all peers together fit one staging slot. */
 function pieces(draft: Draft, { group, shardElements, host }: Sharding): Piece[] {
   const sources = Math.max(1, host ? group.ranks.length : group.ranks.length - 1);
-  const most = Math.max(4, Math.floor(draft.profile.stagingSlotBytes / 4 / sources / 4) * 4);
+  const slotBytes = host ? draft.profile.stagingSlotBytes : Math.min(draft.profile.stagingSlotBytes, PIECE_BYTES);
+  const most = Math.max(4, Math.floor(slotBytes / 4 / sources / 4) * 4);
+  const size = Math.ceil(shardElements / Math.ceil(shardElements / most) / 4) * 4;
   const list: Piece[] = [];
-  for (let begin = 0; begin < shardElements; begin += most)
-    list.push({ begin, count: Math.min(most, shardElements - begin) });
+  for (let begin = 0; begin < shardElements; begin += size)
+    list.push({ begin, count: Math.min(size, shardElements - begin) });
   return list;
 }
 
@@ -99,7 +107,7 @@ function placing(from: FloatType, to: FloatType): Kernel {
 }
 
 function listPublish(draft: Draft, c: CollectiveName, region: number, source: Range, pack: Dispatch | null): void {
-  const staging = draft.stagingSlot('download', 'comm', 2, source.bytes);
+  const staging = draft.stagingSlot('download', 'comm', STAGING_SLOTS, source.bytes);
   draft.list({
     kind: 'download',
     lane: 'host',
@@ -285,27 +293,38 @@ function reducePiece(
 }
 
 /**
- * All-reduce of one round, in place: each piece is reduced while the piece before it goes back to all ranks, so that what
- * it needs beside `full` is pieces, not a shard.
+ * All-reduce of one round, in place: a piece's sum goes back to all ranks when pieces after it, of this tensor or the next,
+ * are being reduced, so that no lane waits for the way there and back of one piece; what it needs beside `full` is pieces,
+ * not a shard. `flushAllReduces` lists what is still to go back; `whenWhole` is called once all of `full` is listed.
  */
-export function allReduce(draft: Draft, c: CollectiveName, io: Omit<ReduceInput, 'target'>): void {
+export function allReduce(
+  draft: Draft,
+  c: CollectiveName,
+  io: Omit<ReduceInput, 'target'>,
+  whenWhole: () => void,
+): void {
   const { full, sharding } = io;
   const back = { ...c, name: `${c.name} reduced` };
   const list = pieces(draft, sharding);
-  const sums = list.map(({ count }, i) => draft.tensor(`${c.name} sum ${i}`, count * 4, 'workspace'));
-  const giveBack = (i: number) => {
-    const piece = list[i];
-    const source = draft.whole(sums[i]);
-    const region = ringRegion(draft, 'reduced', source.bytes, sharding.group);
-    listPublish(draft, back, region, source, null);
-    const own = { begin: piece.begin, count: piece.count };
-    gatherPiece(draft, back, { source, target: full, sharding }, piece, i, region, own);
-  };
   list.forEach((piece, i) => {
-    reducePiece(draft, c, { ...io, target: draft.whole(sums[i]) }, piece, i, 0);
-    if (i > 0) giveBack(i - 1);
+    const sum = draft.tensor(`${c.name} sum ${i}`, piece.count * 4, 'workspace');
+    const source = draft.whole(sum);
+    reducePiece(draft, c, { ...io, target: source }, piece, i, 0);
+    draft.sumsToGiveBack.push(() => {
+      const region = ringRegion(draft, 'reduced', source.bytes, sharding.group);
+      listPublish(draft, back, region, source, null);
+      const own = { begin: piece.begin, count: piece.count };
+      gatherPiece(draft, back, { source, target: full, sharding }, piece, i, region, own);
+      if (i === list.length - 1) whenWhole();
+    });
+    if (draft.sumsToGiveBack.length > ALL_REDUCE_AHEAD) draft.sumsToGiveBack.shift()?.();
   });
-  if (list.length) giveBack(list.length - 1);
+  if (list.length === 0) whenWhole();
+}
+
+/** Lists what all-reduces have still to give back. */
+export function flushAllReduces(draft: Draft): void {
+  for (const giveBack of draft.sumsToGiveBack.splice(0)) giveBack();
 }
 
 /**
@@ -363,7 +382,7 @@ function listCollect(
       own: io.own ?? null,
       extraReads: io.extraReads ?? 0,
       linkGBps: io.sharding.linkGBps,
-      staging: draft.stagingSlot('upload', 'comm', 2, sources * io.bytes),
+      staging: draft.stagingSlot('upload', 'comm', STAGING_SLOTS, sources * io.bytes),
       received: draft.whole(io.received),
       place: io.place,
     },

@@ -8,6 +8,7 @@ import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
 import { shardGroup } from './mesh.ts';
 import type { Clipping } from './optimizer-steps.ts';
+import { packingLives } from './packing-lives.ts';
 import { type Precision, precisionOf, withPrecision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Region, Schedule, Tensor } from './schedule.ts';
@@ -151,7 +152,7 @@ function compileWith({ config, model, shapes, rank, profile }: CompileInput, slo
   if (validates) drafted.push(draftStep(shapes[0], { strategy: trained, regions: first.regions }));
   const programs = drafted.map(({ draft, lives, steps }, i) => ({
     tensors: draft.tensors,
-    lives,
+    lives: packingLives(draft.tensors, steps, lives),
     // Before step 0 one slot more serves all dispatches that make initial values.
     dispatchCount: countDispatches(steps) + (onDevice && i === 0 ? 1 : 0),
   }));

@@ -27,6 +27,8 @@ export class Draft {
   readonly regions: Region[];
   /** How often each ring of regions has been used; see collectives.ts. */
   readonly ringUses = new Map<string, number>();
+  /** Sums of all-reduces that are still to go back to the ranks, in order; see collectives.ts. */
+  readonly sumsToGiveBack: (() => void)[] = [];
   private visitCount = 0;
   private readonly staging = new Map<string, { tensor: Tensor & { bytes: number }; uses: number }[]>();
 
@@ -61,7 +63,7 @@ export class Draft {
     return this.add({ name, bytes, category, space: 'host', state: true, ...where, ...storedAs(type) });
   }
 
-  /** A range of the next staging slot of that direction; two slots take turns, so that one fills while the other drains. */
+  /** A range of the next staging slot of that direction; the slots take turns. */
   stagingSlot(space: 'upload' | 'download', purpose: string, slots: number, bytes: number): Range {
     const key = `${space} ${purpose}`;
     let ring = this.staging.get(key);

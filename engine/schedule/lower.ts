@@ -10,6 +10,7 @@ import type { ShardSegment } from '../ops/shard/layout.ts';
 import {
   allReduce,
   type CollectiveName,
+  flushAllReduces,
   gather,
   gatherFromHosts,
   gatherReduced,
@@ -181,6 +182,7 @@ class Body {
       this.listVisit(visit, v);
     });
     this.listReductions(visits.length - 1);
+    flushAllReduces(this.draft);
   }
 
   private listFeed(): void {
@@ -450,12 +452,21 @@ class Body {
     }
     if (replicas) {
       const between = { ...c, kind: 'all-reduce', name: `${c.name} rows` } as const;
-      if (group.reduceAfterVisits.length === 1)
-        allReduce(draft, between, { full, sharding: replicas, reduction: mean, wire });
-      else this.listRound(index, between, { full, reduction: mean, wire }, isLast);
+      if (group.reduceAfterVisits.length === 1) {
+        allReduce(draft, between, { full, sharding: replicas, reduction: mean, wire }, () =>
+          this.listReduced(index, full),
+        );
+        return;
+      }
+      this.listRound(index, between, { full, reduction: mean, wire }, isLast);
     }
-    this.reduced[index] = draft.tensors[full.tensor];
-    if (!isLast) return;
+    if (isLast) this.listReduced(index, full);
+    else this.reduced[index] = draft.tensors[full.tensor];
+  }
+
+  /** What follows the last reduction of a group: its gradients as they are kept until the optimizer. */
+  private listReduced(index: number, full: Range): void {
+    this.reduced[index] = this.draft.tensors[full.tensor];
     if (this.input.precision.kept === 'f16') this.listHalfGradients(index, full);
     this.listHostGradients(index);
   }
