@@ -12,6 +12,8 @@ import type {
   SampleBody,
   SampleLine,
   TensorDetails,
+  Trace,
+  TraceList,
   UploadedFile,
 } from '../../server/contract.ts';
 import type { EventSlice } from './run-follower.ts';
@@ -81,6 +83,12 @@ export const getRun = (id: string, signal?: AbortSignal) => ask<Run>(runPath(id)
 export const createRun = (config: unknown, group: string | null = null) => ask<Run>('/runs', json({ config, group }));
 export const stopRun = (id: string) => ask<Run>(`${runPath(id)}/stop`, json({}));
 export const saveRun = (id: string) => ask<Run>(`${runPath(id)}/save`, json({}));
+/** Asks for a trace of the next step; which there are, each to draw, and as a file for ui.perfetto.dev. */
+export const traceRun = (id: string) => ask<Run>(`${runPath(id)}/trace`, json({}));
+export const listTraces = (id: string, signal?: AbortSignal) => ask<TraceList>(`${runPath(id)}/traces`, { signal });
+export const getTrace = (id: string, step: number, signal?: AbortSignal) =>
+  ask<Trace>(`${runPath(id)}/traces/${step}`, { signal });
+export const traceDownloadUrl = (id: string, step: number) => `${BASE}${runPath(id)}/traces/${step}?as=chrome`;
 export const deleteRun = (id: string) => ask<null>(runPath(id), { method: 'DELETE' });
 export const listDevices = (signal?: AbortSignal) => ask<Devices>('/devices', { signal });
 

@@ -27,6 +27,7 @@ import { useRun } from '../../_lib/use-runs.ts';
 import { ChartNote } from '../charts/chart-note.tsx';
 import { Progress, progressColour } from '../runs/progress.tsx';
 import { isActive, StateChip } from '../runs/state-chip.tsx';
+import { TracePanel } from '../trace/trace-panel.tsx';
 import { Button, ButtonLink, buttonClass } from '../ui/button.tsx';
 import { ConfirmButton } from '../ui/confirm.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
@@ -268,6 +269,7 @@ function Body({ run, followed }: { run: Run; followed: FollowedRun }) {
           <PredictedMeasured predicted={run.predicted} log={log} version={version} rank={memoryRank} />
         </div>
       </div>
+      <TracePanel run={run} />
       <Checkpoints run={run} />
       <div className="grid gap-4 lg:grid-cols-2">
         <RunLogView log={log} version={version} />
