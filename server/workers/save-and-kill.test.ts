@@ -1,12 +1,16 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { parseConfig } from '../../engine/config.ts';
 import { listCheckpoints } from '../../engine/node/checkpoint-list.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
 import { fromWire, type RunEvent } from '../../engine/trainer/events.ts';
+import { openTestStudio } from '../fixtures/test-studio.ts';
 import { launchRun } from './supervisor.ts';
 
 let folder: string;
@@ -17,16 +21,22 @@ afterEach(() => rm(folder, { recursive: true, force: true }));
 
 const STEPS = 400;
 
+const tiny = { kind: 'demo-transformer', vocabSize: 10, ninp: 8, nhead: 2, nhid: 8, nlayers: 1 };
+
+function batchesText(): string {
+  const batch = (n: number) => ({ input: [n % 7, 2, 3, 9], target: [2, 3, n % 7, 9] });
+  return JSON.stringify(Array.from({ length: STEPS }, (_, i) => [batch(i), batch(i + 3)]));
+}
+
 /** Two ranks in processes of their own, on the bundled software GPU unless the input says the interpreter. */
 async function train(input: object, runFolder: string, adapterIds = ['swiftshader', 'swiftshader']) {
   const path = join(folder, 'batches.json');
-  const batch = (n: number) => ({ input: [n % 7, 2, 3, 9], target: [2, 3, n % 7, 9] });
-  await writeFile(path, JSON.stringify(Array.from({ length: STEPS }, (_, i) => [batch(i), batch(i + 3)])));
+  await writeFile(path, batchesText());
   await mkdir(runFolder, { recursive: true });
   const events: RunEvent[] = [];
   const run = launchRun({
     config: parseConfig({
-      model: { kind: 'demo-transformer', vocabSize: 10, ninp: 8, nhead: 2, nhid: 8, nlayers: 1 },
+      model: tiny,
       data: { kind: 'batches', path },
       ...input,
     }),
@@ -110,4 +120,85 @@ describe('kill -9 at a random moment of a run that saves at every step', { timeo
       expect(await readdir(checkpoints)).toHaveLength(6);
     },
   );
+
+  it('29: of one rank alone, with a process for each: the others end, what is listed verifies, the next start goes on', async () => {
+    const runFolder = join(folder, 'one-rank');
+    const checkpoints = join(runFolder, 'checkpoints');
+    const config = (resume: string | null, steps = STEPS) => ({
+      devices: 2,
+      trainer: { steps },
+      checkpoint: { every: 1, keepLast: 3, resume },
+    });
+    let done = 0;
+    for (const rank of [1, 0]) {
+      const resume = (await listCheckpoints(checkpoints)).at(-1)?.path ?? null;
+      const { run, events } = await train(config(resume), runFolder);
+      const ended = run.done.then(() => true);
+      while (!events.some(({ event }) => event === 'checkpoint') && !(await Promise.race([ended, sleep(5, false)])));
+      await sleep(random() * 300);
+      const { workers } = JSON.parse(await readFile(join(runFolder, 'processes.json'), 'utf8'));
+      process.kill(workers[rank].pid, 'SIGKILL');
+      expect((await run.done).error).toMatchObject({ code: 'worker-died', rank });
+      done = await expectWhole(checkpoints, done);
+    }
+    const last = (await listCheckpoints(checkpoints)).at(-1)!;
+    const { run } = await train(config(last.path, done + 1), runFolder);
+    expect(await run.done).toMatchObject({ status: 'finished', checkpoints: [{ step: done + 1 }] });
+    expect(await readdir(checkpoints)).toHaveLength(6);
+  });
+
+  it('29: of the server: the ranks end, and a new server lists whole checkpoints alone, which a run resumes from', async () => {
+    const dataFolder = join(folder, 'studio');
+    await mkdir(join(dataFolder, 'files'), { recursive: true });
+    await writeFile(join(dataFolder, 'files', 'batches.json'), batchesText());
+    const program = fileURLToPath(new URL('../fixtures/studio-process.ts', import.meta.url));
+    const server = spawn(process.execPath, ['--import', 'tsx', program, dataFolder, 'real'], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const [port] = (await once(server.stdout, 'data')) as [Buffer];
+    const config = {
+      name: 'killed',
+      model: tiny,
+      data: { kind: 'batches', path: 'files/batches.json' },
+      devices: 2,
+      trainer: { steps: STEPS },
+      checkpoint: { every: 1, keepLast: 3 },
+    };
+    const response = await fetch(`http://127.0.0.1:${String(port).trim()}/api/v1/runs`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ config }),
+    });
+    const { id } = (await response.json()) as { id: string };
+    const checkpoints = join(dataFolder, 'runs', id, 'checkpoints');
+    while ((await listCheckpoints(checkpoints)).length < 2) await sleep(20);
+    await sleep(random() * 300);
+    server.kill('SIGKILL');
+    await once(server, 'exit');
+
+    const { api, close } = await openTestStudio({ dataFolder, workers: {} });
+    try {
+      const run = await api.until(id, 'failed');
+      const done = await expectWhole(checkpoints, 1);
+      const listed = await listCheckpoints(checkpoints);
+      expect(run.checkpoints.map(({ step }) => step).sort()).toEqual(listed.map(({ step }) => step).sort());
+      expect(await readdir(checkpoints)).toHaveLength(2 * listed.length);
+      const next = await api.create({
+        ...config,
+        trainer: { steps: done + 1 },
+        checkpoint: { resume: 'latest', atEnd: false },
+      });
+      expect(await api.until(next.id, 'finished', 'failed')).toMatchObject({ state: 'finished' });
+    } finally {
+      await close();
+    }
+  });
 });
+
+/** All that is listed verifies, and has gone on beyond `done` steps. Returns the last one's. */
+async function expectWhole(checkpoints: string, done: number): Promise<number> {
+  const listed = await listCheckpoints(checkpoints);
+  for (const { path } of listed) expect((await verifyCheckpoint(path)).digests).toBe(true);
+  expect(listed.at(-1)!.step).toBeGreaterThan(done);
+  return listed.at(-1)!.step;
+}
