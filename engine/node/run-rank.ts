@@ -203,13 +203,13 @@ function announce(
   hooks: RunHooks,
 ): void {
   const prediction = predictionOf(run, profile);
-  const { params, peakBytes, liveBytes, byCategory } = prediction;
+  const { params, peakBytes, liveBytes, byCategory, estimateMs, boundBy } = prediction;
   hooks.emit({
     event: 'start',
     params,
     world,
     adapters: [...adapters],
-    predicted: { peakBytes, liveBytes, byCategory },
+    predicted: { peakBytes, liveBytes, byCategory, estimateMs, boundBy },
   });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
   const places = new Set(adapters.map(({ name, pciId }) => `${name} ${pciId}`));

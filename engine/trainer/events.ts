@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { RESOURCES } from '../schedule/cost.ts';
 
 /**
  * What a run reports, as one JSON object a line in `--report`, over HTTP and in the database. Numbers that are not finite
@@ -34,7 +35,14 @@ export const StartEvent = z.strictObject({
   params: z.number(),
   world: z.number(),
   adapters: z.array(z.strictObject({ name: z.string(), pciId: z.string().nullable(), software: z.boolean() })),
-  predicted: z.strictObject({ peakBytes: bytes, liveBytes: bytes, byCategory }),
+  /** Runs of former versions have no time in it. */
+  predicted: z.strictObject({
+    peakBytes: bytes,
+    liveBytes: bytes,
+    byCategory,
+    estimateMs: z.number().nullable().optional(),
+    boundBy: z.enum(RESOURCES).optional(),
+  }),
 });
 
 export const StepEvent = z.strictObject({
