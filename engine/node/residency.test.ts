@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Interpreter } from '../interpret/interpreter.ts';
-import { sumCategories } from '../schedule/memory.ts';
 import { Recorder, SET_UP, type TouchedRange, type TouchedTensor } from '../schedule/recorder.ts';
 import type { Schedule } from '../schedule/schedule.ts';
+import { memoryAtSteps5And200 } from './fixtures/flat-memory.ts';
+import { ranksOf, strategies } from './fixtures/reference-columns.ts';
 import { interpreterPlace, openRanks, type Place, softwareGpuPlace } from './fixtures/reference-run.ts';
 
 /**
@@ -122,14 +123,14 @@ describe('when units are gathered and freed', () => {
   });
 });
 
-describe('the limiter, counted at run time (report 45)', () => {
-  let gpu: Awaited<ReturnType<typeof softwareGpuPlace>>;
-  beforeAll(async () => {
-    gpu = await softwareGpuPlace();
-  });
-  afterAll(() => gpu?.device.close());
-  const places = { 'the interpreter': () => interpreterPlace, 'a software GPU': () => gpu as Place };
+let gpu: Awaited<ReturnType<typeof softwareGpuPlace>>;
+beforeAll(async () => {
+  gpu = await softwareGpuPlace();
+});
+afterAll(() => gpu?.device.close());
+const places = { 'the interpreter': () => interpreterPlace, 'a software GPU': () => gpu as Place };
 
+describe('the limiter, counted at run time (report 45)', () => {
   describe.each(Object.entries(places))('on %s', (_, place) => {
     it.each(['BACKWARD_PRE', 'BACKWARD_POST', null])(
       'FULL_SHARD, %s: at most two units besides the root',
@@ -155,50 +156,63 @@ describe('the limiter, counted at run time (report 45)', () => {
   });
 });
 
-describe('memory stays flat: step 200 touches what step 5 touched', () => {
-  const hybrid = { kind: 'fsdp', deviceMesh: [2, 2] };
-  const strategies: Record<string, { strategy: object; devices: number }> = {
-    ddp: { strategy: { kind: 'ddp' }, devices: 2 },
-    ...Object.fromEntries(
-      ['NO_SHARD', 'SHARD_GRAD_OP', 'FULL_SHARD'].map((shardingStrategy) => [
-        shardingStrategy,
-        { strategy: { kind: 'fsdp', shardingStrategy }, devices: 2 },
-      ]),
-    ),
-    ...Object.fromEntries(
-      ['HYBRID_SHARD', 'HYBRID_SHARD_ZERO2'].map((shardingStrategy) => [
-        shardingStrategy,
-        { strategy: { ...hybrid, shardingStrategy }, devices: 4 },
-      ]),
-    ),
-    'CPU offload': { strategy: { kind: 'fsdp', cpuOffload: true }, devices: 2 },
-  };
-  const tiny = { kind: 'demo-transformer', vocabSize: 5, ninp: 2, nhead: 1, nhid: 3, nlayers: 1 };
-
-  it.each(Object.entries(strategies))(
-    '%s',
-    async (_, { strategy, devices }) => {
-      const place: Place = {
-        ...interpreterPlace,
-        open: async (run, mailbox, recorder) => new Interpreter(run, mailbox, { recorder }),
-      };
-      const batch = (step: number) => ({ input: [step % 5, 1], target: [1, (step + 1) % 5] });
-      const config = { model: tiny, devices, strategy, trainer: { steps: 201 } };
-      const ranks = await openRanks(place, { config, shape: { batch: 1, tokens: 2 }, batch });
-      const tracked = (step: number) =>
-        ranks.recorders.map((recorder, rank) => {
-          const live = recorder.liveBytes(step, ranks.runs[rank].steps[0].schedule.steps.length);
-          const { currentBytes, peakBytes, hostBytes } = ranks.engines[rank].memory();
-          return { live: live.map(sumCategories), currentBytes, peakBytes, hostBytes };
-        });
-      await ranks.train(6);
-      const early = tracked(5);
-      await ranks.train(201, 6, (step) => {
-        for (const recorder of ranks.recorders) recorder.forgetBefore(step);
+describe('what is live at rest under offload', () => {
+  const offloaded = (shardingStrategy: string, deviceMesh: number[] | null = null) => ({
+    kind: 'fsdp',
+    shardingStrategy,
+    deviceMesh,
+    cpuOffload: true,
+  });
+  const cases: [string, object, number][] = [
+    ['FULL_SHARD', offloaded('FULL_SHARD'), 2],
+    ['SHARD_GRAD_OP', offloaded('SHARD_GRAD_OP'), 3],
+    ['NO_SHARD', offloaded('NO_SHARD'), 2],
+    ['HYBRID_SHARD', offloaded('HYBRID_SHARD', [2, 2]), 4],
+    ['HYBRID_SHARD_ZERO2', offloaded('HYBRID_SHARD_ZERO2', [2, 2]), 4],
+  ];
+  describe.each(Object.entries(places))('on %s', (_, place) => {
+    it.each(cases)('%s: control and constant tables, nothing of the model', async (__, strategy, devices) => {
+      const ranks = await openRanks(place(), {
+        config: { model, devices, strategy },
+        shape: { batch: 1, tokens: 3 },
+        batch: (step, rank) => ({ input: [1, 2, rank], target: [2, step, 3] }),
       });
-      expect(tracked(200)).toEqual(early);
+      await ranks.train(2);
+      for (const [rank, { steps }] of ranks.runs.entries()) {
+        const { schedule } = steps[0];
+        const { workspace, staging, ...ofModel } = ranks.recorders[rank]
+          .liveBytes(1, schedule.steps.length + 1)
+          .at(-1) as ReturnType<Recorder['liveBytes']>[number];
+        expect(ofModel).toEqual({ parameters: 0, gathered: 0, gradients: 0, optimizer: 0, activations: 0 });
+        expect(staging).toBe(0);
+        const kept = schedule.tensors.filter((t) => t.state && t.space === 'device');
+        expect(workspace).toBe(kept.reduce((sum, { bytes }) => sum + bytes, 0));
+        expect(kept.filter(({ name, contents }) => name !== 'control' && !contents).map(({ name }) => name)).toEqual(
+          [],
+        );
+        // What it keeps of the model is on the host: parameters and two moments at least.
+        const held = steps[0].groups.reduce((sum, { layout }) => sum + layout.shardElements * 4, 0);
+        expect(ranks.engines[rank].memory().hostBytes).toBeGreaterThanOrEqual(3 * held);
+      }
       await ranks.close();
-    },
-    60_000,
+    });
+  });
+});
+
+describe('memory stays flat: step 200 touches what step 5 touched', () => {
+  const check = async (place: Place, strategy: object) => {
+    const [early, late] = await memoryAtSteps5And200(place, strategy, ranksOf(strategy));
+    expect(early[0].live.length).toBeGreaterThan(50);
+    expect(late).toEqual(early);
+  };
+  it.each(Object.entries(strategies))('on the interpreter, %s', async (_, strategy) => {
+    // Without poison, which takes longer than the steps.
+    const open: Place['open'] = async (run, mailbox, recorder) => new Interpreter(run, mailbox, { recorder });
+    await check({ ...interpreterPlace, open }, strategy);
+  });
+
+  // The others on a GPU: npm run test:grid.
+  it.each(['DDP', 'SHARD_GRAD_OP', 'FULL_SHARD', 'offloaded FULL_SHARD'])('on a software GPU, %s', (name) =>
+    check(gpu, strategies[name]),
   );
 });
