@@ -1,5 +1,6 @@
 import { add } from './add/add.ts';
 import { attention } from './attention/attention.ts';
+import { attentionGrad } from './attention/attention-grad.ts';
 import { attentionGradKV } from './attention/attention-grad-kv.ts';
 import { attentionGradQ } from './attention/attention-grad-q.ts';
 import { columnSum } from './column-sum/column-sum.ts';
@@ -26,7 +27,12 @@ import { layerNorm } from './layer-norm/layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm/layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
 import { layerNormGrads } from './layer-norm/layer-norm-grads.ts';
-import { layerNormDropResidual, layerNormResidual } from './layer-norm/layer-norm-residual.ts';
+import {
+  layerNormDropResidual,
+  layerNormDropResidualHalf,
+  layerNormResidual,
+  layerNormResidualHalf,
+} from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN, matmulTNSums } from './matmul/matmul.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
@@ -39,7 +45,7 @@ import { reluGrad } from './relu-grad/relu-grad.ts';
 import { rmsNorm } from './rms-norm/rms-norm.ts';
 import { rmsNormGrad } from './rms-norm/rms-norm-grad.ts';
 import { rmsNormGradWeight } from './rms-norm/rms-norm-grad-weight.ts';
-import { rmsNormResidual } from './rms-norm/rms-norm-residual.ts';
+import { rmsNormResidual, rmsNormResidualHalf } from './rms-norm/rms-norm-residual.ts';
 import { rotary } from './rotary/rotary.ts';
 import { reduceTree } from './shard/reduce-tree.ts';
 import { shardPack } from './shard/shard-pack.ts';
@@ -57,6 +63,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       attention,
       attentionGradQ,
       attentionGradKV,
+      attentionGrad,
       columnSum,
       copy,
       dropout,
@@ -90,6 +97,8 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       layerNormGradWeight,
       layerNormResidual,
       layerNormDropResidual,
+      layerNormResidualHalf,
+      layerNormDropResidualHalf,
       rowSquareSums,
       treeSum,
       adam,
@@ -105,6 +114,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       rmsNormGrad,
       rmsNormGradWeight,
       rmsNormResidual,
+      rmsNormResidualHalf,
       rotary,
       siluMul,
       siluMulGrad,

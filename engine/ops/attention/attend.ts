@@ -3,8 +3,10 @@ import type { Graph, Value } from '../graph.ts';
 import { inputGradient, linearGradients } from '../linear/linear.ts';
 import { matmulNTBias } from '../matmul/matmul.ts';
 import { attention } from './attention.ts';
+import { attentionGrad } from './attention-grad.ts';
 import { attentionGradKV } from './attention-grad-kv.ts';
 import { attentionGradQ } from './attention-grad-q.ts';
+import { isShort } from './attention-short.ts';
 
 export interface AttentionShape {
   readonly batch: number;
@@ -82,8 +84,12 @@ export function attend(g: Graph, qkv: Value, shape: AttentionShape, site: Dropou
   g.emit(attention, [qkv, g.control, out, logSum], params);
   g.gradientRule(out, () => {
     const dout = g.gradientOf(out);
-    const delta = g.workspace(`${name}.delta`, logSum.shape);
     const dqkv = g.gradientTarget(qkv).value;
+    if (isShort(params)) {
+      g.emit(attentionGrad, [qkv, g.control, out, dout, logSum, dqkv], params);
+      return;
+    }
+    const delta = g.workspace(`${name}.delta`, logSum.shape);
     g.emit(attentionGradQ, [qkv, g.control, out, dout, logSum, dqkv, delta], params);
     g.emit(attentionGradKV, [qkv, g.control, dout, logSum, delta, dqkv], params);
   });

@@ -3,6 +3,56 @@ import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
 import { attentionGradKVTiled } from './attention-tiled.ts';
 
+/** WGSL: `fn gradKV(i: u32)`, one thread a key; `delta` is the expression of the delta of row row0 + tq, whose output gradient begins at o_at. */
+export const attentionGradKVWgsl = (delta: string) => `
+fn gradKV(i: u32) {
+  let tk = i % p.T;
+  let kv = i / p.T % (p.H / groupSize);
+  let b = i / p.T / (p.H / groupSize);
+  let scale = 1.0 / sqrt(f32(HD));
+  let rows = b * p.T * p.stride;
+  let k_at = rows + kv * HD + tk * p.stride + p.kOffset;
+  let v_at = rows + kv * HD + tk * p.stride + p.vOffset;
+  var k: array<f32, HD>;
+  var v: array<f32, HD>;
+  var dk: array<f32, HD>;
+  var dv: array<f32, HD>;
+  for (var d = 0u; d < HD; d++) {
+    k[d] = qkv[k_at + d] * scale;
+    v[d] = qkv[v_at + d];
+  }
+  let mask = dropout_mask();
+  let first = select(0u, tk, p.causal != 0u);
+  for (var member = 0u; member < groupSize; member++) {
+    let h = kv * groupSize + member;
+    let row0 = (b * p.H + h) * p.T;
+    for (var tq = first; tq < p.T; tq++) {
+      let q_at = rows + h * HD + tq * p.stride + p.qOffset;
+      let o_at = (b * p.T + tq) * p.H * HD + h * HD;
+      var s = 0.0;
+      var dp = 0.0;
+      for (var d = 0u; d < HD; d++) {
+        s += k[d] * qkv[q_at + d];
+        dp += v[d] * dout[o_at + d];
+      }
+      var factor = 1.0;
+      if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + tq) * p.T + tk); }
+      let probability = exp(s - lse[row0 + tq]);
+      let ds = probability * (dp * factor - ${delta});
+      let weight = probability * factor;
+      for (var d = 0u; d < HD; d++) {
+        dk[d] += ds * qkv[q_at + d];
+        dv[d] += weight * dout[o_at + d];
+      }
+    }
+  }
+  for (var d = 0u; d < HD; d++) {
+    dqkv[k_at + d] = dk[d] * scale;
+    dqkv[v_at + d] = dv[d];
+  }
+}
+`;
+
 /**
  * The gradients of attention with respect to k and v, written to their parts of dqkv, from attention-grad-q's delta. One
  * thread has a key and adds what all heads of queries that share it give, in their order.
@@ -65,52 +115,7 @@ export const attentionGradKV: Kernel = {
       }
     }
   },
-  wgsl: `${dropoutWgsl}
-fn kernel(i: u32) {
-  let tk = i % p.T;
-  let kv = i / p.T % (p.H / groupSize);
-  let b = i / p.T / (p.H / groupSize);
-  let scale = 1.0 / sqrt(f32(HD));
-  let rows = b * p.T * p.stride;
-  let k_at = rows + kv * HD + tk * p.stride + p.kOffset;
-  let v_at = rows + kv * HD + tk * p.stride + p.vOffset;
-  var k: array<f32, HD>;
-  var v: array<f32, HD>;
-  var dk: array<f32, HD>;
-  var dv: array<f32, HD>;
-  for (var d = 0u; d < HD; d++) {
-    k[d] = qkv[k_at + d] * scale;
-    v[d] = qkv[v_at + d];
-  }
-  let mask = dropout_mask();
-  let first = select(0u, tk, p.causal != 0u);
-  for (var member = 0u; member < groupSize; member++) {
-    let h = kv * groupSize + member;
-    let row0 = (b * p.H + h) * p.T;
-    for (var tq = first; tq < p.T; tq++) {
-      let q_at = rows + h * HD + tq * p.stride + p.qOffset;
-      let o_at = (b * p.T + tq) * p.H * HD + h * HD;
-      var s = 0.0;
-      var dp = 0.0;
-      for (var d = 0u; d < HD; d++) {
-        s += k[d] * qkv[q_at + d];
-        dp += v[d] * dout[o_at + d];
-      }
-      var factor = 1.0;
-      if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + tq) * p.T + tk); }
-      let probability = exp(s - lse[row0 + tq]);
-      let ds = probability * (dp * factor - delta[row0 + tq]);
-      let weight = probability * factor;
-      for (var d = 0u; d < HD; d++) {
-        dk[d] += ds * qkv[q_at + d];
-        dv[d] += weight * dout[o_at + d];
-      }
-    }
-  }
-  for (var d = 0u; d < HD; d++) {
-    dqkv[k_at + d] = dk[d] * scale;
-    dqkv[v_at + d] = dv[d];
-  }
-}`,
+  wgsl: `${dropoutWgsl}${attentionGradKVWgsl('delta[row0 + tq]')}
+fn kernel(i: u32) { gradKV(i); }`,
   tiled: attentionGradKVTiled,
 };

@@ -3,6 +3,49 @@ import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
 import { attentionGradQTiled } from './attention-tiled.ts';
 
+/** WGSL: `fn gradQ(i: u32)`, one thread a query; `keep` is what it does with row_delta. */
+export const attentionGradQWgsl = (keep: string) => `
+fn gradQ(i: u32) {
+  let tq = i % p.T;
+  let h = i / p.T % p.H;
+  let b = i / p.T / p.H;
+  let scale = 1.0 / sqrt(f32(HD));
+  let rows = b * p.T * p.stride;
+  let kv_head = rows + h / groupSize * HD;
+  let q_at = rows + h * HD + tq * p.stride + p.qOffset;
+  let o_at = (b * p.T + tq) * p.H * HD + h * HD;
+  var q: array<f32, HD>;
+  var dO: array<f32, HD>;
+  var sums: array<f32, HD>;
+  var row_delta = 0.0;
+  for (var d = 0u; d < HD; d++) {
+    q[d] = qkv[q_at + d] * scale;
+    dO[d] = dout[o_at + d];
+    row_delta += dO[d] * out[o_at + d];
+  }
+  ${keep}
+  let mask = dropout_mask();
+  let row_lse = lse[i];
+  let keys = select(p.T, tq + 1u, p.causal != 0u);
+  var k_at = kv_head + p.kOffset;
+  var v_at = kv_head + p.vOffset;
+  for (var tk = 0u; tk < keys; tk++) {
+    var s = 0.0;
+    var dp = 0.0;
+    for (var d = 0u; d < HD; d++) {
+      s += q[d] * qkv[k_at + d];
+      dp += dO[d] * qkv[v_at + d];
+    }
+    if (mask.threshold != 0u) { dp *= dropout_factor(mask, i * p.T + tk); }
+    let ds = exp(s - row_lse) * (dp - row_delta);
+    for (var d = 0u; d < HD; d++) { sums[d] += ds * qkv[k_at + d]; }
+    k_at += p.stride;
+    v_at += p.stride;
+  }
+  for (var d = 0u; d < HD; d++) { dqkv[q_at + d] = sums[d] * scale; }
+}
+`;
+
 /**
  * The gradient of attention with respect to q, written to the q part of dqkv (layout of qkv), and for attention-grad-kv
  * delta[(b·H + h)·T + tq] = Σ_d dout·out. Probabilities are computed again from lse.
@@ -60,45 +103,7 @@ export const attentionGradQ: Kernel = {
       }
     }
   },
-  wgsl: `${dropoutWgsl}
-fn kernel(i: u32) {
-  let tq = i % p.T;
-  let h = i / p.T % p.H;
-  let b = i / p.T / p.H;
-  let scale = 1.0 / sqrt(f32(HD));
-  let rows = b * p.T * p.stride;
-  let kv_head = rows + h / groupSize * HD;
-  let q_at = rows + h * HD + tq * p.stride + p.qOffset;
-  let o_at = (b * p.T + tq) * p.H * HD + h * HD;
-  var q: array<f32, HD>;
-  var dO: array<f32, HD>;
-  var sums: array<f32, HD>;
-  var row_delta = 0.0;
-  for (var d = 0u; d < HD; d++) {
-    q[d] = qkv[q_at + d] * scale;
-    dO[d] = dout[o_at + d];
-    row_delta += dO[d] * out[o_at + d];
-  }
-  delta[i] = row_delta;
-  let mask = dropout_mask();
-  let row_lse = lse[i];
-  let keys = select(p.T, tq + 1u, p.causal != 0u);
-  var k_at = kv_head + p.kOffset;
-  var v_at = kv_head + p.vOffset;
-  for (var tk = 0u; tk < keys; tk++) {
-    var s = 0.0;
-    var dp = 0.0;
-    for (var d = 0u; d < HD; d++) {
-      s += q[d] * qkv[k_at + d];
-      dp += dO[d] * qkv[v_at + d];
-    }
-    if (mask.threshold != 0u) { dp *= dropout_factor(mask, i * p.T + tk); }
-    let ds = exp(s - row_lse) * (dp - row_delta);
-    for (var d = 0u; d < HD; d++) { sums[d] += ds * qkv[k_at + d]; }
-    k_at += p.stride;
-    v_at += p.stride;
-  }
-  for (var d = 0u; d < HD; d++) { dqkv[q_at + d] = sums[d] * scale; }
-}`,
+  wgsl: `${dropoutWgsl}${attentionGradQWgsl('delta[i] = row_delta;')}
+fn kernel(i: u32) { gradQ(i); }`,
   tiled: attentionGradQTiled,
 };

@@ -3,6 +3,7 @@ import { setStep } from '../dropout/dropout.cases.ts';
 import type { Kernel } from '../kernel.ts';
 import { caseViews, type KernelCase } from '../kernel-case.ts';
 import { attention } from './attention.ts';
+import { attentionGrad } from './attention-grad.ts';
 import { attentionGradKV } from './attention-grad-kv.ts';
 import { attentionGradQ } from './attention-grad-q.ts';
 
@@ -26,6 +27,7 @@ export const attentionShapes: readonly AttentionShape[] = [
   { name: 'primes, padded rows', B: 2, T: 13, H: 3, HD: 5, causal: 0, dropout: 0, padding: 2 },
   { name: 'causal, dropout', B: 3, T: 17, H: 2, HD: 8, causal: 1, dropout: 0.2 },
   { name: 'not causal, dropout', B: 1, T: 35, H: 4, HD: 8, causal: 0, dropout: 0.5 },
+  { name: 'short, causal, dropout', B: 2, T: 33, H: 2, HD: 16, causal: 1, dropout: 0.2, padding: 4 },
   { name: 'a workgroup and one, causal', B: 1, T: 65, H: 1, HD: 16, causal: 1, dropout: 0 },
   {
     name: 'more than two workgroups, causal, dropout',
@@ -108,7 +110,7 @@ const notFinite: KernelCase = {
 };
 
 export const cases: KernelCase[] = [
-  ...[attention, attentionGradQ, attentionGradKV].flatMap((kernel) =>
+  ...[attention, attentionGradQ, attentionGradKV, attentionGrad].flatMap((kernel) =>
     attentionShapes.map((shape) => attentionCase(kernel, shape)),
   ),
   notFinite,

@@ -1,6 +1,7 @@
 import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
+import { attentionForwardShort } from './attention-short.ts';
 import { attentionForwardTiled } from './attention-tiled.ts';
 
 /**
@@ -99,5 +100,5 @@ fn kernel(i: u32) {
   for (var d = 0u; d < HD; d++) { out[o + d] = sums[d] / total; }
   lse[i] = most + log(total);
 }`,
-  tiled: attentionForwardTiled,
+  tiled: { ...attentionForwardTiled, special: [attentionForwardShort] },
 };
