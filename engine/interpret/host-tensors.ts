@@ -9,7 +9,8 @@ import type { Range, Tensor } from '../schedule/schedule.ts';
  */
 export class HostTensors {
   private readonly own = new Map<string, Uint8Array<ArrayBuffer>>();
-  private readonly writing = new Set<number>();
+  /** Regions that are being written, and since when they may be. */
+  private readonly writing = new Map<number, Promise<void>>();
 
   private readonly regionBytes: number;
 
@@ -38,9 +39,10 @@ export class HostTensors {
   /** A range's bytes, for writing; waits until nobody reads what they hold. */
   async write(step: CompiledStep, range: Range): Promise<Uint8Array<ArrayBuffer>> {
     const { region } = step.schedule.tensors[range.tensor];
-    if (region !== undefined && !this.writing.has(region)) {
-      await this.mailbox.beginWrite(region);
-      this.writing.add(region);
+    if (region !== undefined) {
+      const may = this.writing.get(region) ?? this.mailbox.beginWrite(region);
+      this.writing.set(region, may);
+      await may;
     }
     return this.read(step, range);
   }

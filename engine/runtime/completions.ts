@@ -11,9 +11,14 @@ export class Completions {
   private readonly waiters = new Map<number, Waiter[]>();
   private failure: { error: unknown } | null = null;
   private readonly awaited: ReadonlySet<number>;
+  private rejectFailed: (error: unknown) => void = () => undefined;
+  private readonly failed = new Promise<never>((_, reject) => {
+    this.rejectFailed = reject;
+  });
 
   constructor(steps: readonly Step[]) {
     this.awaited = new Set(steps.flatMap((step) => step.waits));
+    this.failed.catch(() => undefined);
   }
 
   mark(step: number): void {
@@ -26,6 +31,7 @@ export class Completions {
   /** Ends all waits, those to come as well, with that error. */
   fail(error: unknown): void {
     this.failure ??= { error };
+    this.rejectFailed(this.failure.error);
     for (const list of this.waiters.values()) for (const { reject } of list) reject(error);
     this.waiters.clear();
   }
@@ -34,6 +40,11 @@ export class Completions {
   async all(steps: readonly number[]): Promise<void> {
     if (this.failure) throw this.failure.error;
     for (const step of steps) if (!this.done.has(step)) await this.one(step);
+  }
+
+  /** Awaits work that some step under way has to let go on: ends when one fails. */
+  orFailure<T>(work: Promise<T>): Promise<T> {
+    return Promise.race([work, this.failed]);
   }
 
   private one(step: number): Promise<void> {

@@ -11,7 +11,7 @@ import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
-import { type Action, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
+import { type Action, type HostCopy, type Lane, type Range, type Step, touches } from '../schedule/schedule.ts';
 import { StepTrace, traced } from '../schedule/step-trace.ts';
 import { asStored, fromStored, storedRange } from '../schedule/stored-floats.ts';
 import { BufferLedger } from './buffer-ledger.ts';
@@ -21,7 +21,7 @@ import { GpuStepTrace } from './gpu-step-trace.ts';
 import { dispatchOnce, prepareInitialValues } from './initial-values.ts';
 import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
 import { type PlacedRange, Slabs } from './slabs.ts';
-import { readMapped, UploadSlot } from './staging.ts';
+import { DownloadSlot, readMapped, UploadSlot } from './staging.ts';
 import { assertUnshared } from './unshared.ts';
 
 export interface ExecutorOptions {
@@ -46,8 +46,7 @@ export class Executor implements RankEngine {
   /** Command buffers submitted since the last step began. */
   submits = 0;
   private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
-  /** For each download slot, the end of its last use by a publication. */
-  private readonly downloads = new Map<GPUBuffer, Promise<unknown>>();
+  private readonly downloadSlots = new Map<GPUBuffer, DownloadSlot>();
   private readonly copy: Copy;
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
   private readonly host: HostTensors;
@@ -255,30 +254,28 @@ export class Executor implements RankEngine {
     this.writeNow(compiled, action.control, new Uint32Array(control), false);
   }
 
-  /**
-   * Submits the copy of a publication to its download slot, once that is free. The returned promise resolves when the peers
-   * can read it; publications of other slots may begin before.
-   */
+  /** Begins a publication as soon as its download slot is free; it is done when the peers can read it. */
   async publish(
     compiled: CompiledStep,
     step: Step,
     action: ActionOf<'publish'>,
     feed: StepFeed,
-  ): Promise<{ published: Promise<void> }> {
+    before: Promise<void>,
+  ): Promise<UnderWay> {
     const from = this.slabs.place(compiled, action.source);
     const to = this.slabs.place(compiled, action.staging);
-    await this.downloads.get(to.buffer);
-    const encoder = this.encoder();
-    if (action.pack) this.encodeDispatches(encoder, feed, [step]);
-    else this.recordStep(compiled, feed, step);
-    encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
-    this.submit(encoder);
-    const published = this.handOver(step, action.region, to.buffer, from.size, feed.trace);
-    this.downloads.set(
-      to.buffer,
-      published.catch(() => undefined),
-    );
-    return { published };
+    const slot = this.downloadSlot(to.buffer);
+    await traced(feed.trace, step.id, 'its staging slot', slot.free());
+    const submitted = before.then(() => {
+      const encoder = this.encoder();
+      if (action.pack) this.encodeDispatches(encoder, feed, [step]);
+      else this.recordStep(compiled, feed, step);
+      encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, from.size);
+      this.submit(encoder);
+    });
+    const done = submitted.then(() => this.handOver(step, action.region, to.buffer, from.size, feed.trace));
+    slot.hold(done);
+    return { submitted, done };
   }
 
   private async handOver(
@@ -295,34 +292,51 @@ export class Executor implements RankEngine {
     this.mailbox.publish(region);
   }
 
-  async collect(compiled: CompiledStep, step: Step, action: ActionOf<'collect'>, feed: StepFeed): Promise<void> {
-    const { region, bytesPerPeer } = action;
+  /** Begins to take what the peers publish as soon as its upload slot is free; it is done when it is submitted. */
+  async collect(
+    compiled: CompiledStep,
+    step: Step,
+    action: ActionOf<'collect'>,
+    feed: StepFeed,
+    before: Promise<void>,
+  ): Promise<UnderWay> {
     const staging = this.slabs.place(compiled, action.staging);
     const slot = this.uploadSlot(staging.buffer);
-    const { own } = action;
-    const bytes = bytesPerPeer * (action.peers.length + (own ? 1 : 0));
+    const bytes = action.bytesPerPeer * (action.peers.length + (action.own ? 1 : 0));
     const mapped = await traced(feed.trace, step.id, 'its staging slot', this.device(slot.open(bytes)));
-    if (own) {
-      const target = mapped.subarray(own.slot * bytesPerPeer, (own.slot + 1) * bytesPerPeer);
-      await this.device(this.copy(target, this.host.read(compiled, own.part)));
-    }
-    for (const [i, peer] of action.peers.entries()) {
-      await traced(feed.trace, step.id, `rank ${peer}`, this.device(this.mailbox.arrived(region, peer)));
-      const from = action.inboxOffsets[i];
-      const place = own && i >= own.slot ? i + 1 : i;
+    const filled = this.fillFromPeers(compiled, step, action, mapped, feed.trace);
+    const submitted = Promise.all([filled, before]).then(() => {
+      slot.seal();
+      const to = this.slabs.place(compiled, action.received);
+      const encoder = this.encoder();
+      encoder.copyBufferToBuffer(staging.buffer, staging.offset, to.buffer, to.offset, bytes);
+      this.encodeDispatches(encoder, feed, [step]);
+      this.submit(encoder);
+      slot.reopen();
+    });
+    return { submitted, done: submitted };
+  }
+
+  /** The peers' bytes, and with offload this rank's own, to a mapped slot, in rank order. */
+  private async fillFromPeers(
+    compiled: CompiledStep,
+    step: Step,
+    { region, bytesPerPeer, peers, inboxOffsets, own, extraReads, linkGBps }: ActionOf<'collect'>,
+    mapped: Uint8Array<ArrayBuffer>,
+    trace: StepTrace | undefined,
+  ): Promise<void> {
+    const place = (index: number) => mapped.subarray(index * bytesPerPeer, (index + 1) * bytesPerPeer);
+    const copies = peers.map(async (peer, i) => {
+      await traced(trace, step.id, `rank ${peer}`, this.device(this.mailbox.arrived(region, peer)));
+      const from = inboxOffsets[i];
       const arrived = this.mailbox.inbox(region, peer).subarray(from, from + bytesPerPeer);
-      await this.device(this.copy(mapped.subarray(place * bytesPerPeer, (place + 1) * bytesPerPeer), arrived));
+      await this.device(this.copy(place(own && i >= own.slot ? i + 1 : i), arrived));
       this.mailbox.consumed(region, peer);
-      await this.device(readAgain(this.mailbox, region, peer, action.extraReads));
-    }
-    if (action.linkGBps !== null) await this.link.pass(bytes, action.linkGBps);
-    slot.seal();
-    const to = this.slabs.place(compiled, action.received);
-    const encoder = this.encoder();
-    encoder.copyBufferToBuffer(staging.buffer, staging.offset, to.buffer, to.offset, bytes);
-    this.encodeDispatches(encoder, feed, [step]);
-    this.submit(encoder);
-    slot.reopen();
+      await this.device(readAgain(this.mailbox, region, peer, extraReads));
+    });
+    if (own) copies.push(this.device(this.copy(place(own.slot), this.host.read(compiled, own.part))));
+    await allSettled(copies);
+    if (linkGBps !== null) await this.link.pass(mapped.byteLength, linkGBps);
   }
 
   /** Lets the peers read what this rank keeps on the host. */
@@ -330,46 +344,65 @@ export class Executor implements RankEngine {
     return this.device(this.host.announce(action.region));
   }
 
-  async fetch(compiled: CompiledStep, step: Step, action: ActionOf<'fetch'>, feed: StepFeed): Promise<void> {
+  /** Begins a copy of host tensors to the device as soon as its upload slot is free; it is done when it is submitted. */
+  async fetch(
+    compiled: CompiledStep,
+    step: Step,
+    action: ActionOf<'fetch'>,
+    feed: StepFeed,
+    before: Promise<void>,
+  ): Promise<UnderWay> {
     const staging = this.slabs.place(compiled, action.staging);
     const slot = this.uploadSlot(staging.buffer);
     const mapped = await traced(feed.trace, step.id, 'its staging slot', this.device(slot.open(staging.size)));
-    const encoder = this.encoder();
-    let at = 0;
-    for (const { host, device } of action.parts) {
-      const to = this.slabs.place(compiled, device);
-      await this.device(this.copy(mapped.subarray(at, at + to.size), this.host.read(compiled, host)));
-      encoder.copyBufferToBuffer(staging.buffer, staging.offset + at, to.buffer, to.offset, to.size);
-      at += to.size;
-    }
-    slot.seal();
-    this.submit(encoder);
-    this.recordStep(compiled, feed, step);
-    slot.reopen();
+    const parts = placedInTurn(action.parts);
+    const copies = parts.map(({ at, host }) =>
+      this.device(this.copy(mapped.subarray(at, at + host.bytes), this.host.read(compiled, host))),
+    );
+    const submitted = Promise.all([allSettled(copies), before]).then(() => {
+      slot.seal();
+      const encoder = this.encoder();
+      for (const { at, device } of parts) {
+        const to = this.slabs.place(compiled, device);
+        encoder.copyBufferToBuffer(staging.buffer, staging.offset + at, to.buffer, to.offset, to.size);
+      }
+      this.submit(encoder);
+      this.recordStep(compiled, feed, step);
+      slot.reopen();
+    });
+    return { submitted, done: submitted };
   }
 
-  async store(compiled: CompiledStep, step: Step, action: ActionOf<'store'>, feed: StepFeed): Promise<void> {
+  /** Begins a copy of device tensors to the host as soon as its download slot is free; it is done when the host has them. */
+  async store(
+    compiled: CompiledStep,
+    step: Step,
+    action: ActionOf<'store'>,
+    feed: StepFeed,
+    before: Promise<void>,
+  ): Promise<UnderWay> {
     const staging = this.slabs.place(compiled, action.staging);
-    const encoder = this.encoder();
-    let at = 0;
-    for (const { device } of action.parts) {
-      const from = this.slabs.place(compiled, device);
-      encoder.copyBufferToBuffer(from.buffer, from.offset, staging.buffer, staging.offset + at, from.size);
-      at += from.size;
-    }
-    this.submit(encoder);
-    this.recordStep(compiled, feed, step);
-    const targets: Uint8Array<ArrayBuffer>[] = [];
-    for (const { host } of action.parts) targets.push(await this.device(this.host.write(compiled, host)));
-    await this.device(
-      readMapped(staging.buffer, staging.size, async (mapped) => {
-        let done = 0;
-        for (const target of targets) {
-          await this.copy(target, mapped.subarray(done, done + target.length));
-          done += target.length;
-        }
-      }),
-    );
+    const slot = this.downloadSlot(staging.buffer);
+    await traced(feed.trace, step.id, 'its staging slot', slot.free());
+    const parts = placedInTurn(action.parts);
+    const submitted = before.then(() => {
+      const encoder = this.encoder();
+      for (const { at, device } of parts) {
+        const from = this.slabs.place(compiled, device);
+        encoder.copyBufferToBuffer(from.buffer, from.offset, staging.buffer, staging.offset + at, from.size);
+      }
+      this.submit(encoder);
+      this.recordStep(compiled, feed, step);
+    });
+    const copyOut = async (mapped: Uint8Array<ArrayBuffer>) => {
+      const copies = parts.map(async ({ at, host }) =>
+        this.copy(await this.host.write(compiled, host), mapped.subarray(at, at + host.bytes)),
+      );
+      await allSettled(copies);
+    };
+    const done = submitted.then(() => this.device(readMapped(staging.buffer, staging.size, copyOut)));
+    slot.hold(done);
+    return { submitted, done };
   }
 
   /** Submits the copy of the control tensor; the returned function then reads it and exchanges the losses. */
@@ -401,6 +434,15 @@ export class Executor implements RankEngine {
     if (!slot) {
       slot = new UploadSlot(buffer);
       this.uploadSlots.set(buffer, slot);
+    }
+    return slot;
+  }
+
+  private downloadSlot(buffer: GPUBuffer): DownloadSlot {
+    let slot = this.downloadSlots.get(buffer);
+    if (!slot) {
+      slot = new DownloadSlot();
+      this.downloadSlots.set(buffer, slot);
     }
     return slot;
   }
@@ -442,8 +484,41 @@ export class Executor implements RankEngine {
   }
 }
 
+/** A copy that has begun. Its commands are submitted after those of the copies of its lane that began before it. */
+interface UnderWay {
+  readonly submitted: Promise<void>;
+  readonly done: Promise<void>;
+}
+
+/** The parts of a copy, one after the other in its staging slot. */
+function placedInTurn(parts: readonly HostCopy[]): (HostCopy & { readonly at: number })[] {
+  let at = 0;
+  return parts.map((part) => {
+    const placed = { ...part, at };
+    at += part.device.bytes;
+    return placed;
+  });
+}
+
+/** Waits for all of them, so that none still copies when one has failed; then rejects as the first that did. */
+async function allSettled(copies: readonly Promise<void>[]): Promise<void> {
+  await Promise.allSettled(copies);
+  await Promise.all(copies);
+}
+
 function isHost(step: CompiledStep, range: Range): boolean {
   return step.schedule.tensors[range.tensor].space === 'host';
+}
+
+/** The copies under way that store what a fetch reads. */
+function storesInto({ action }: Step, underWay: ReadonlyMap<Step, Promise<void>>): Promise<void>[] {
+  if (action.type !== 'fetch') return [];
+  const read = action.parts.map(({ host }) => host);
+  return [...underWay].flatMap(([{ action: other }, ended]) => {
+    const overlaps = (a: Range, b: Range) =>
+      a.tensor === b.tensor && a.offsetBytes < b.offsetBytes + b.bytes && b.offsetBytes < a.offsetBytes + a.bytes;
+    return other.type === 'store' && other.parts.some(({ host }) => read.some((r) => overlaps(r, host))) ? [ended] : [];
+  });
 }
 
 /** One step of training in flight: its three lanes. */
@@ -470,36 +545,21 @@ class TrainingStep {
       }
     };
     const host = guarded(
-      (async () => {
-        await hostLaneBefore;
-        const underWay = new Set<Promise<void>>();
-        for (const step of this.stepsOf('host')) {
-          await this.ready(step);
-          if (step.action.type === 'publish') {
-            const { published } = await this.executor.publish(this.compiled, step, step.action, this.feed);
-            const ended = published.then(() => this.mark(step));
-            underWay.add(ended);
-            // What follows may wait for this very step: its failure must end that wait.
-            ended.then(
-              () => underWay.delete(ended),
-              (error) => this.done.fail(error),
-            );
-            continue;
-          }
-          await Promise.all(underWay);
-          if (step.action.type === 'report') {
+      hostLaneBefore.then(() =>
+        this.copies('host', async (step) => {
+          const { action } = step;
+          if (action.type === 'report') {
             // Its staging slot is free once the report before has been read.
             await outcomeBefore;
-            readReport = this.executor.report(this.compiled, step, step.action, this.feed);
-          } else if (step.action.type === 'feed') {
-            this.executor.feed(this.compiled, step.action, this.feed);
+            readReport = this.executor.report(this.compiled, step, action, this.feed);
+          } else if (action.type === 'feed') {
+            this.executor.feed(this.compiled, action, this.feed);
             this.executor.recordStep(this.compiled, this.feed, step);
-          } else await this.hostStep(step);
-          this.mark(step);
-        }
-      })(),
+          } else if (action.type === 'announce') await this.executor.announce(action);
+        }),
+      ),
     );
-    const lanes = Promise.all([host, guarded(this.compute()), guarded(this.comm())]);
+    const lanes = Promise.all([host, guarded(this.compute()), guarded(this.copies('comm'))]);
     const submitted = lanes.then(() => undefined);
     const outcome = submitted.then(() => {
       if (!readReport) throw new StudioError('internal', 'the schedule has no report step');
@@ -511,13 +571,45 @@ class TrainingStep {
     return { submitted, outcome, hostLane };
   }
 
-  private async hostStep(step: Step): Promise<void> {
+  /**
+   * A lane of copies, as many under way at once as have staging slots. What they submit keeps the lane's order; a step that
+   * is no copy runs by itself, when those before it are done.
+   */
+  private async copies(lane: Lane, alone: (step: Step) => Promise<void> = async () => undefined): Promise<void> {
+    let before = Promise.resolve();
+    const underWay = new Map<Step, Promise<void>>();
+    const end = (steps: Iterable<Promise<void>>) => this.done.orFailure(Promise.all(steps));
+    for (const step of this.stepsOf(lane)) {
+      await this.ready(step);
+      const copy = this.begin(step, before, () => end(storesInto(step, underWay)));
+      if (!copy) {
+        await end(underWay.values());
+        await alone(step);
+        this.mark(step);
+        continue;
+      }
+      const { submitted, done } = await this.done.orFailure(copy);
+      before = submitted;
+      const ended = done.then(() => this.mark(step));
+      underWay.set(step, ended);
+      // What follows may wait for this very step: its failure must end that wait.
+      ended.then(
+        () => underWay.delete(step),
+        (error) => this.done.fail(error),
+      );
+    }
+    await end(underWay.values());
+  }
+
+  /** Begins a step that copies once `read` has resolved where it reads host tensors; undefined for any other step. */
+  private begin(step: Step, before: Promise<void>, read: () => Promise<unknown>): Promise<UnderWay> | undefined {
     const { action } = step;
     const { executor, compiled, feed } = this;
-    if (action.type === 'fetch') await executor.fetch(compiled, step, action, feed);
-    else if (action.type === 'store') await executor.store(compiled, step, action, feed);
-    else if (action.type === 'announce') await executor.announce(action);
-    else throw new StudioError('internal', `a ${action.type} step is in the host lane`);
+    if (action.type === 'publish') return executor.publish(compiled, step, action, feed, before);
+    if (action.type === 'collect') return executor.collect(compiled, step, action, feed, before);
+    if (action.type === 'store') return executor.store(compiled, step, action, feed, before);
+    if (action.type === 'fetch') return read().then(() => executor.fetch(compiled, step, action, feed, before));
+    return undefined;
   }
 
   /** Visit by visit: wait for all that the visit needs, encode it, submit it once. */
@@ -535,14 +627,6 @@ class TrainingStep {
         this.executor.submit(encoder);
       }
       for (const step of visit) this.done.mark(step.id);
-    }
-  }
-
-  private async comm(): Promise<void> {
-    for (const step of this.stepsOf('comm')) {
-      await this.ready(step);
-      if (step.action.type === 'collect') await this.executor.collect(this.compiled, step, step.action, this.feed);
-      this.mark(step);
     }
   }
 

@@ -1,18 +1,24 @@
 /**
  * A staging buffer that the host maps. For uploads it is mapped whenever the device does not read it; for downloads it is
- * mapped while the host reads. Each slot is used by one lane, one step after the other.
+ * mapped while the host reads.
  */
 export class UploadSlot {
-  private mapped: Promise<void>;
+  /** Resolves when the slot is mapped and its last user is done with it. */
+  private free: Promise<void>;
+  private passOn: (mapped: Promise<void>) => void = () => undefined;
 
   constructor(private readonly buffer: GPUBuffer) {
-    this.mapped = buffer.mapAsync(GPUMapMode.WRITE);
-    this.mapped.catch(() => undefined);
+    this.free = buffer.mapAsync(GPUMapMode.WRITE);
+    this.free.catch(() => undefined);
   }
 
-  /** The first `bytes` of the slot for the host to write, once the device has read what was there. */
+  /** The first `bytes` of the slot for the host to write, once the device has read what was there. Users take turns. */
   async open(bytes: number): Promise<Uint8Array<ArrayBuffer>> {
-    await this.mapped;
+    const { free } = this;
+    this.free = new Promise((resolve) => {
+      this.passOn = resolve;
+    });
+    await free;
     return new Uint8Array(this.buffer.getMappedRange(0, roundUp(bytes)));
   }
 
@@ -23,8 +29,24 @@ export class UploadSlot {
 
   /** After the commands were submitted: maps it again as soon as they are done. */
   reopen(): void {
-    this.mapped = this.buffer.mapAsync(GPUMapMode.WRITE);
-    this.mapped.catch(() => undefined);
+    const mapped = this.buffer.mapAsync(GPUMapMode.WRITE);
+    mapped.catch(() => undefined);
+    this.passOn(mapped);
+  }
+}
+
+/** A staging buffer that the device fills and the host reads, by one copy at a time. */
+export class DownloadSlot {
+  private last: Promise<unknown> = Promise.resolve();
+
+  /** Resolves when what was there has been read. */
+  free(): Promise<unknown> {
+    return this.last;
+  }
+
+  /** Holds the slot until `done` settles. */
+  hold(done: Promise<void>): void {
+    this.last = done.catch(() => undefined);
   }
 }
 
