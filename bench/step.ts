@@ -8,6 +8,7 @@ import { adapterProfile, openDevice } from '../engine/runtime/device.ts';
 import { Executor } from '../engine/runtime/executor.ts';
 import { type PreparedDispatch, prepareDispatches } from '../engine/runtime/prepare.ts';
 import { Slabs } from '../engine/runtime/slabs.ts';
+import { offersTensorCores, tensorCoreProblem } from '../engine/runtime/tensor-cores.ts';
 import { compileRun } from '../engine/schedule/compile.ts';
 import { trainerRegions } from '../engine/trainer/train-rank.ts';
 import { floorMs } from './floor.ts';
@@ -27,26 +28,32 @@ const ROUNDS = 3;
 /**
  * A training step on one device, and where its time goes: each kernel's dispatches by themselves, over the memory they have
  * in the step, beside their floor (an H200's roofline). Arguments: --adapter NAME, --model
- * guide|small, --tokens N, --batch N.
+ * guide|small, --tokens N, --batch N, --precision 32-true|16-mixed|16-true, --dropout P.
  */
 export async function run(args: readonly string[]): Promise<void> {
   const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
   const { adapter, entry } = await openAdapter(option('adapter', 'auto'));
   const model = MODELS[option('model', entry.software ? 'small' : 'guide') as keyof typeof MODELS];
   const [tokens, batch] = [Number(option('tokens', '35')), Number(option('batch', '1'))];
+  const precision = option('precision', '32-true');
   const config = parseConfig({
-    model,
+    model: { ...model, dropout: Number(option('dropout', '0')) },
+    precision,
     devices: 1,
     strategy: 'ddp',
     optimizer: { kind: 'adam', lr: 1e-4 },
     data: { kind: 'moby-dick', blockSize: tokens, batchSize: batch },
     trainer: { steps: STEPS },
   });
-  const profile = adapterProfile(adapter, entry.name, entry.software);
+  const open = await openDevice(adapter);
+  const tensorCores = precision !== '32-true' && offersTensorCores(adapter) && (await tensorCoreProblem(open)) === null;
+  const profile = { ...adapterProfile(adapter, entry.name, entry.software), tensorCores };
   const built = buildModel(config.model, model.vocabSize);
   const compiled = compileRun({ config, model: built, shapes: [{ batch, tokens }], rank: 0, profile });
-  const open = await openDevice(adapter);
-  console.log(`${entry.name}, ${batch} x ${tokens} tokens, ${compiled.steps[0].schedule.steps.length} steps`);
+  const products = tensorCores ? ', tensor cores' : '';
+  console.log(
+    `${entry.name}, ${precision}${products}, ${batch} x ${tokens} tokens, ${compiled.steps[0].schedule.steps.length} steps`,
+  );
 
   const engine = await Executor.create(compiled, open, openSoloMailbox(trainerRegions(compiled)));
   const wall: number[] = [];
