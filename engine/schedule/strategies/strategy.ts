@@ -64,25 +64,57 @@ export function visitsOf(
   parameters: readonly string[],
   role: 'parameter' | 'parameter-gradient',
 ): number[] {
-  const wanted = new Set(parameters);
-  const uses = (visit: number) =>
-    program.visits[visit].calls.some((call) =>
-      call.operands.some((o) => o.role === role && wanted.has(role === 'parameter' ? o.name : o.parameter!)),
-    );
-  return program.visits.map((_, i) => i).filter(uses);
+  const touches = touchesOf(program);
+  const visits = parameters.flatMap((p) => touches.get(p)?.[role === 'parameter' ? 'uses' : 'gradients'] ?? []);
+  return [...new Set(visits)].sort((a, b) => a - b);
 }
 
 /** A group of these parameters, with the visits after which each round of its gradients is complete. */
 export function groupOf(program: UnitProgram, name: string, parameters: readonly string[], trainable: boolean): Group {
-  const wanted = new Set(parameters);
+  const touches = touchesOf(program);
   const last = new Map<number, number>();
-  program.visits.forEach((visit, index) => {
-    for (const call of visit.calls)
-      for (const o of call.operands)
-        if (o.role === 'parameter-gradient' && wanted.has(o.parameter!)) last.set(o.round ?? 0, index);
-  });
+  for (const parameter of parameters)
+    for (const [round, visit] of touches.get(parameter)?.lastOfRound ?? [])
+      last.set(round, Math.max(visit, last.get(round) ?? -1));
   const rounds = [...last.keys()].sort((a, b) => a - b);
   return { name, parameters, trainable, reduceAfterVisits: rounds.map((round) => last.get(round)!) };
+}
+
+/** Where one parameter is touched: visits in ascending order, each once. */
+interface Touches {
+  readonly uses: number[];
+  readonly gradients: number[];
+  /** The last visit that writes its gradient in each round. */
+  readonly lastOfRound: Map<number, number>;
+}
+
+/** A deep model has as many groups as visits: a program is looked through once, not once for each group. */
+const known = new WeakMap<UnitProgram, ReadonlyMap<string, Touches>>();
+
+function touchesOf(program: UnitProgram): ReadonlyMap<string, Touches> {
+  const before = known.get(program);
+  if (before) return before;
+  const touches = new Map<string, Touches>();
+  const of = (parameter: string): Touches => {
+    const found = touches.get(parameter) ?? { uses: [], gradients: [], lastOfRound: new Map() };
+    touches.set(parameter, found);
+    return found;
+  };
+  const note = (visits: number[], visit: number) => {
+    if (visits.at(-1) !== visit) visits.push(visit);
+  };
+  program.visits.forEach((visit, index) => {
+    for (const call of visit.calls)
+      for (const o of call.operands) {
+        if (o.role === 'parameter') note(of(o.name).uses, index);
+        if (o.role !== 'parameter-gradient') continue;
+        const gradient = of(o.parameter!);
+        note(gradient.gradients, index);
+        gradient.lastOfRound.set(o.round ?? 0, index);
+      }
+  });
+  known.set(program, touches);
+  return touches;
 }
 
 /** A unit with the groups that hold its parameters: the trainable ones and the frozen ones, which have no gradient. */
