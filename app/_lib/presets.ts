@@ -47,6 +47,25 @@ export const PRESETS: readonly Preset[] = [
     },
   },
   {
+    id: 'llama',
+    label: 'Small Llama',
+    about: 'Four Llama blocks with shared key/value heads, FULL_SHARD on two ranks',
+    config: {
+      name: 'small-llama',
+      model: {
+        kind: 'llama',
+        hiddenSize: 128,
+        intermediateSize: 352,
+        numHiddenLayers: 4,
+        numAttentionHeads: 4,
+        numKeyValueHeads: 2,
+      },
+      data: { kind: 'moby-dick', batchSize: 2 },
+      optimizer: { kind: 'adamw', lr: 0.0005 },
+      trainer: { steps: 50 },
+    },
+  },
+  {
     id: 'budget',
     label: 'Will it fit?',
     about: 'DDP under a memory budget that is too small for it: what sharding is for',

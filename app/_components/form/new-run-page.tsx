@@ -2,7 +2,7 @@
 
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { useRouter } from 'next/navigation';
-import { useDeferredValue, useMemo, useState } from 'react';
+import { Fragment, type ReactNode, useDeferredValue, useMemo, useState } from 'react';
 import { checkConfig } from '../../../engine/config.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
@@ -32,6 +32,7 @@ import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
 import { Segmented } from '../ui/segmented.tsx';
 import { ConfigField } from './field.tsx';
+import { chipClass, SizeChips } from './size-chips.tsx';
 import { YamlEditor } from './yaml-editor.tsx';
 
 const GROUPS = builtGroups();
@@ -112,7 +113,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
             title={one.about}
             aria-pressed={preset === one.id}
             onClick={() => choosePreset(one)}
-            className="rounded-full border border-line bg-panel px-3 py-1 text-muted transition-colors hover:border-line-strong hover:text-ink aria-pressed:border-accent aria-pressed:bg-accent-soft aria-pressed:text-accent pointer-coarse:py-2"
+            className={chipClass}
           >
             {one.label}
           </button>
@@ -147,6 +148,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
                 problems={problems}
                 adapters={adapterChoices(devices.data, valueAt(draft, 'adapter'))}
                 onChange={setField}
+                afterFirst={group.id === 'model' ? <SizeChips draft={draft} onChange={change} /> : null}
                 note={group.id === 'data' ? prediction.corpusNote : null}
               />
             ))
@@ -203,6 +205,8 @@ function Group(props: {
   problems: ReadonlyMap<string, string>;
   adapters: readonly AdapterChoice[];
   onChange: (path: string, value: unknown) => void;
+  /** Stands below the group's first field. */
+  afterFirst: ReactNode;
   note: string | null;
 }) {
   const { group, draft, problems } = props;
@@ -216,16 +220,18 @@ function Group(props: {
         <p className="text-xs text-faint">{group.about}</p>
       </div>
       <div className="grid gap-x-4 gap-y-4 sm:grid-cols-2 xl:grid-cols-3">
-        {fields.map((field) => (
-          <ConfigField
-            key={field.path}
-            field={field}
-            value={valueAt(draft, field.path)}
-            problem={problems.get(field.path) ?? null}
-            adapters={props.adapters}
-            ranks={Number(valueAt(draft, 'devices'))}
-            onChange={(value) => props.onChange(field.path, value)}
-          />
+        {fields.map((field, i) => (
+          <Fragment key={field.path}>
+            <ConfigField
+              field={field}
+              value={valueAt(draft, field.path)}
+              problem={problems.get(field.path) ?? null}
+              adapters={props.adapters}
+              ranks={Number(valueAt(draft, 'devices'))}
+              onChange={(value) => props.onChange(field.path, value)}
+            />
+            {i === 0 ? props.afterFirst : null}
+          </Fragment>
         ))}
       </div>
       {props.note ? (
