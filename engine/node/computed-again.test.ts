@@ -37,24 +37,29 @@ async function trained(place: Place, againFromBytes: number, config: object) {
   try {
     const result = { outcomes: await ranks.train(2), parameters: await ranks.parameters() };
     expectAsPlanned(ranks, [0, 1], JSON.stringify(config));
-    return { result, reservedBytes: ranks.runs[0].memory.reservedBytes };
+    return { result, liveBytes: ranks.engines[0].memory().liveBytes };
   } finally {
     await ranks.close();
   }
 }
 
-it.each(Object.entries(models))('of %s: no bit changes, on no strategy, and less is held', async (block, model) => {
+const cases = Object.entries(models).flatMap(([block, model]) =>
+  ['32-true', '16-mixed'].map((precision) => [block, precision, model] as const),
+);
+
+it.each(cases)('of %s in %s: no bit changes, on no strategy, and less is held', async (block, precision, model) => {
   const strategies = [
     'ddp',
     { kind: 'fsdp', autoWrapPolicy: { minNumParams: 1 } },
     { kind: 'fsdp', autoWrapPolicy: [block], activationCheckpointingPolicy: [block] },
   ];
-  const config = (strategy: unknown) => ({ devices: 2, model, strategy });
+  const config = (strategy: unknown) => ({ devices: 2, model, precision, strategy });
   const kept = await trained(interpreterPlace, Number.MAX_SAFE_INTEGER, config('ddp'));
   for (const [i, strategy] of strategies.entries()) {
     const again = await trained(interpreterPlace, 0, config(strategy));
     expectSameBits(again.result, kept.result, `${block}, ${JSON.stringify(strategy)}`);
-    if (i === 0) expect(again.reservedBytes).toBeLessThan(kept.reservedBytes);
+    // Of halves, what packs them is live as well, which in so small a model is as much.
+    if (i === 0 && precision === '32-true') expect(again.liveBytes).toBeLessThan(kept.liveBytes);
   }
 });
 

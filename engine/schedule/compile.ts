@@ -119,8 +119,7 @@ function compileWith({ config, model, shapes, rank, profile }: CompileInput, slo
       freeze: config.model.freeze,
       microBatches: training ? 1 : trainer.accumulateGradBatches,
       syncEveryMicroBatch: syncs(config),
-      // What is computed again has to come from what it came from: halves, once packed, are other numbers.
-      againFromBytes: precision.used === 'f32' ? profile.againFromBytes : undefined,
+      againFromBytes: profile.againFromBytes,
       evaluate: training !== null,
     });
     const program = withPrecision(traced, precision, profile.tensorCores === true);

@@ -7,6 +7,13 @@ import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { packHalf } from '../ops/half/pack-half.ts';
 import { unpackHalf } from '../ops/half/unpack-half.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
+import {
+  layerNormDropResidual,
+  layerNormDropResidualHalf,
+  layerNormResidual,
+  layerNormResidualHalf,
+} from '../ops/layer-norm/layer-norm-residual.ts';
+import { rmsNormResidual, rmsNormResidualHalf } from '../ops/rms-norm/rms-norm-residual.ts';
 import type { UnitProgram } from './unit-program.ts';
 
 /** A type in which floats are stored. Arithmetic is float32 whatever they are stored as. */
@@ -42,6 +49,16 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
 export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
   return precision.used === 'f16' ? new HalfPass(program, precision, tensorCores).run() : program;
 }
+
+/**
+ * Kernels that go on with a sum which they also keep, and those that go on with it as it is kept: in halves. Whether a pass
+ * keeps it or not, the numbers are the same.
+ */
+const ROUNDING = new Map([
+  [layerNormResidual, layerNormResidualHalf],
+  [layerNormDropResidual, layerNormDropResidualHalf],
+  [rmsNormResidual, rmsNormResidualHalf],
+]);
 
 /** How an activation that is kept in halves is used; calls by position. */
 interface HalfLife {
@@ -105,14 +122,17 @@ class HalfPass {
         after.push({ ...call, kernel: packHalf, operands: [making, asHalf(value)], params: { n, xOffset: 0 } });
       return making;
     });
-    const own = { ...this.scaled({ ...call, operands }) };
+    const own = this.adapted(call, operands);
     const product = this.tensorCores ? onTensorCores(own.kernel, halves, own.params) : null;
     return [...before, { ...own, kernel: product ?? withHalves(own.kernel, halves) }, ...after];
   }
 
-  private scaled(call: Call): Call {
-    if (!this.precision.scalesLoss || call.kernel !== crossEntropyGrad) return call;
-    return { ...call, kernel: crossEntropyGradScaled, operands: [...call.operands, this.program.control] };
+  /** A call over these operands, with the kernel that stands in for its own in this precision. */
+  private adapted(call: Call, operands: readonly Value[]): Call {
+    const rounding = ROUNDING.get(call.kernel);
+    if (rounding) return { ...call, kernel: rounding, operands };
+    if (!this.precision.scalesLoss || call.kernel !== crossEntropyGrad) return { ...call, operands };
+    return { ...call, kernel: crossEntropyGradScaled, operands: [...operands, this.program.control] };
   }
 
   private float32(value: Value, what: string): Value {

@@ -1,4 +1,5 @@
 import { dropoutFactor, dropoutMask, dropoutParams, dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { halfWgsl, roundToHalf } from '../half/half.ts';
 import type { Kernel, OperandSpec } from '../kernel.ts';
 import { ROW_TILE_THREADS, tileSumWgsl } from '../tile-sum.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
@@ -34,14 +35,16 @@ export type NormInput = 'x' | 'sum' | 'dropped sum';
 
 /**
  * A layer norm over the rows of x[R, D], or of a sum with a residual. Mean first, variance in a second pass, so that a large
- * mean costs no digits.
+ * mean costs no digits. `rounds`: sums are rounded to halves first, so that the norm is what it is of the halves as stored.
  */
-export function layerNormKernel(name: string, input: NormInput): Kernel {
+export function layerNormKernel(name: string, input: NormInput, rounds = false): Kernel {
   const sums = input !== 'x';
   const drops = input === 'dropped sum';
   const source = sums ? 'sum' : 'x';
   const x = drops ? 'x[base + c] * dropout_factor(mask, base + c)' : 'x[base + c]';
-  const load = sums ? `let value = ${x} + residual[base + c];\n    sum[base + c] = value;` : 'let value = x[base + c];';
+  const sum = rounds ? `ofHalf(halfOf(${x} + residual[base + c]))` : `${x} + residual[base + c]`;
+  const functions = `${drops ? dropoutWgsl : ''}${rounds ? halfWgsl : ''}`;
+  const load = sums ? `let value = ${sum};\n    sum[base + c] = value;` : 'let value = x[base + c];';
   const before = drops ? 'let mask = dropout_mask();' : '';
   const read = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'read' });
   const write = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'write' });
@@ -81,10 +84,11 @@ export function layerNormKernel(name: string, input: NormInput): Kernel {
         const mask = drops ? dropoutMask(all[4], dropout, seed, site, rank) : null;
         for (let i = 0; i < R * D; i++)
           of[i] = (mask ? Math.fround(first[i] * dropoutFactor(mask, i)) : first[i]) + residual[i];
+        if (rounds) for (let i = 0; i < R * D; i++) of[i] = roundToHalf(of[i]);
       }
       for (let row = 0; row < R; row++) normaliseRow(of, row, D, eps, weight, bias, y, stats);
     },
-    wgsl: `${drops ? dropoutWgsl : ''}
+    wgsl: `${functions}
 fn kernel(row: u32) {
   let base = row * p.D;
   ${before}
@@ -111,7 +115,7 @@ fn kernel(row: u32) {
       workgroupSize: [ROW_TILE_THREADS, 1, 1],
       workgroups: ({ R }) => foldTiles(R),
       fits: ({ D }) => D >= 64,
-      wgsl: `${tileIndexWgsl}${tileSumWgsl}${drops ? dropoutWgsl : ''}
+      wgsl: `${tileIndexWgsl}${tileSumWgsl}${functions}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let row = tileIndex(group);
   if (row >= p.R) { return; }

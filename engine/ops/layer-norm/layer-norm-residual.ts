@@ -6,3 +6,7 @@ export const layerNormResidual: Kernel = layerNormKernel('layer-norm-residual', 
 
 /** The same of sum = dropout(x) + residual. */
 export const layerNormDropResidual: Kernel = layerNormKernel('layer-norm-drop-residual', 'dropped sum');
+
+/** Both with the sum rounded to a half first: where it is kept as one. */
+export const layerNormResidualHalf: Kernel = layerNormKernel('layer-norm-residual-half', 'sum', true);
+export const layerNormDropResidualHalf: Kernel = layerNormKernel('layer-norm-drop-residual-half', 'dropped sum', true);

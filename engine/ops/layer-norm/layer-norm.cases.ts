@@ -5,7 +5,12 @@ import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
 import { layerNormGrads } from './layer-norm-grads.ts';
-import { layerNormDropResidual, layerNormResidual } from './layer-norm-residual.ts';
+import {
+  layerNormDropResidual,
+  layerNormDropResidualHalf,
+  layerNormResidual,
+  layerNormResidualHalf,
+} from './layer-norm-residual.ts';
 
 const EPS = 1e-5;
 
@@ -33,7 +38,14 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
   const x = R * D;
   return [
     { ...common, kernel: layerNorm, params: { R, D, eps: EPS }, operandElements: [x, D, D, x, 2 * R] },
-    { ...common, kernel: layerNormResidual, params: { R, D, eps: EPS }, operandElements: [x, x, D, D, x, x, 2 * R] },
+    ...[layerNormResidual, layerNormResidualHalf].map(
+      (kernel): KernelCase => ({
+        ...common,
+        kernel,
+        params: { R, D, eps: EPS },
+        operandElements: [x, x, D, D, x, x, 2 * R],
+      }),
+    ),
     {
       ...common,
       kernel: layerNormGrad,
@@ -41,15 +53,19 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
       operandElements: [x, x, 2 * R, D, x],
       fill: fillStats(2),
     },
-    {
-      ...common,
-      kernel: layerNormDropResidual,
-      params: { R, D, eps: EPS, ...drop },
-      operandElements: [x, x, D, D, CONTROL_ELEMENTS, x, x, 2 * R],
-      fill: (operand, view) => {
-        if (operand === 4) setStep(view, 7);
-      },
-    },
+    ...[layerNormDropResidual, layerNormDropResidualHalf].map(
+      (kernel): KernelCase => ({
+        ...common,
+        kernel,
+        // A device may fuse the product with the sum, which then is rounded to another half.
+        tolerance: kernel === layerNormDropResidualHalf ? 2e-3 : common.tolerance,
+        params: { R, D, eps: EPS, ...drop },
+        operandElements: [x, x, D, D, CONTROL_ELEMENTS, x, x, 2 * R],
+        fill: (operand, view) => {
+          if (operand === 4) setStep(view, 7);
+        },
+      }),
+    ),
     {
       ...common,
       kernel: layerNormGradDrop,

@@ -1,15 +1,19 @@
+import { halfWgsl, roundToHalf } from '../half/half.ts';
 import type { Kernel, OperandSpec } from '../kernel.ts';
 import { ROW_TILE_THREADS, tileSumWgsl } from '../tile-sum.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 
 /**
  * A root-mean-square norm over the rows of x[R, D], or of x + residual, which is then kept in `sum`: y = s·rstd·weight with
- * rstd = 1 / √(mean(s²) + eps), kept in rstd[R] (Zhang and Sennrich 2019; LlamaRMSNorm).
+ * rstd = 1 / √(mean(s²) + eps), kept in rstd[R] (Zhang and Sennrich 2019; LlamaRMSNorm). `rounds`: sums are rounded to halves first, so
+ * that the norm is what it is of the halves as stored.
  */
-export function rmsNormKernel(name: string, withResidual: boolean): Kernel {
+export function rmsNormKernel(name: string, withResidual: boolean, rounds = false): Kernel {
   const source = withResidual ? 'sum' : 'x';
+  const added = 'x[base + c] + residual[base + c]';
+  const functions = rounds ? halfWgsl : '';
   const load = withResidual
-    ? 'let value = x[base + c] + residual[base + c];\n    sum[base + c] = value;'
+    ? `let value = ${rounds ? `ofHalf(halfOf(${added}))` : added};\n    sum[base + c] = value;`
     : 'let value = x[base + c];';
   const read = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'read' });
   const write = (name: string): OperandSpec => ({ name, dtype: 'f32', access: 'write' });
@@ -36,6 +40,7 @@ export function rmsNormKernel(name: string, withResidual: boolean): Kernel {
       for (let row = 0; row < R; row++) {
         const base = row * D;
         if (withResidual) for (let i = base; i < base + D; i++) sum[i] = x[i] + residual[i];
+        if (rounds) for (let i = base; i < base + D; i++) sum[i] = roundToHalf(sum[i]);
         let squares = 0;
         for (let c = 0; c < D; c++) squares += sum[base + c] * sum[base + c];
         const scale = 1 / Math.sqrt(squares / D + eps);
@@ -43,7 +48,7 @@ export function rmsNormKernel(name: string, withResidual: boolean): Kernel {
         rstd[row] = scale;
       }
     },
-    wgsl: `
+    wgsl: `${functions}
 fn kernel(row: u32) {
   let base = row * p.D;
   var squares = 0.0;
@@ -60,7 +65,7 @@ fn kernel(row: u32) {
       workgroupSize: [ROW_TILE_THREADS, 1, 1],
       workgroups: ({ R }) => foldTiles(R),
       fits: ({ D }) => D >= 64,
-      wgsl: `${tileIndexWgsl}${tileSumWgsl}
+      wgsl: `${tileIndexWgsl}${tileSumWgsl}${functions}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let row = tileIndex(group);
   if (row >= p.R) { return; }

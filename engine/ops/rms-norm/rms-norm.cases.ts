@@ -2,7 +2,7 @@ import type { KernelCase } from '../kernel-case.ts';
 import { rmsNorm } from './rms-norm.ts';
 import { rmsNormGrad } from './rms-norm-grad.ts';
 import { rmsNormGradWeight } from './rms-norm-grad-weight.ts';
-import { rmsNormResidual } from './rms-norm-residual.ts';
+import { rmsNormResidual, rmsNormResidualHalf } from './rms-norm-residual.ts';
 
 const EPS = 1e-6;
 
@@ -25,7 +25,9 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
   const grad = { ...common, params: { R, D, accumulate }, fill: fillRstd };
   return [
     { ...common, kernel: rmsNorm, params: { R, D, eps: EPS }, operandElements: [x, D, x, R] },
-    { ...common, kernel: rmsNormResidual, params: { R, D, eps: EPS }, operandElements: [x, x, D, x, x, R] },
+    ...[rmsNormResidual, rmsNormResidualHalf].map(
+      (kernel): KernelCase => ({ ...common, kernel, params: { R, D, eps: EPS }, operandElements: [x, x, D, x, x, R] }),
+    ),
     { ...grad, kernel: rmsNormGrad, operandElements: [x, x, R, D, x] },
     { ...grad, kernel: rmsNormGradWeight, operandElements: [x, x, R, D] },
   ];
