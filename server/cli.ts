@@ -1,4 +1,5 @@
 import { StudioError } from '../engine/errors.ts';
+import { watchOutput } from './commands/output.ts';
 import { exitCodeOf, USAGE, UsageError } from './commands/usage.ts';
 
 /** Each command is loaded when it is asked for: `plan` needs no database and `checkpoint` no GPU. */
@@ -32,9 +33,5 @@ async function main([name, ...args]: string[]): Promise<number> {
   }
 }
 
-// `… | head` closes the pipe; there is nobody left to print for.
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  process.exit(error.code === 'EPIPE' ? 0 : 1);
-});
-
+watchOutput();
 process.exitCode = await main(process.argv.slice(2));

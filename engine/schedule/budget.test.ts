@@ -145,11 +145,25 @@ describe('the refusal', () => {
       const { code, message, details } = error as StudioError;
       expect(code).toBe('out-of-memory');
       expect(message).toMatch(
-        /^memoryBudgetMiB [\d.]+: rank 0 has no room for .+ \(\d+ bytes\) (at schedule step \d+ \(.+\)|before step 0); the run needs [\d.]+ MiB a rank\. It would fit with strategy\./,
+        /^memoryBudgetMiB [\d.]+: rank 0 has no room for .+ \([\d.]+ MiB, \d+ bytes\) (at schedule step \d+ \(.+\)|before step 0); the run needs [\d.]+ MiB a rank\. It would fit with strategy\./,
       );
       expect(details).toMatchObject({ rank: 0, ooms: 1, neededBytes: needed });
     }
     expect(() => refuseOverBudget(configOf({}), run, profile)).not.toThrow();
+  });
+
+  it('names what a person knows: parameters and their unit, before tables of constants', () => {
+    const said = (settings: object, budgetMiB: number) => {
+      const { run } = compiled(settings);
+      return overflowMessage(overflowOf(run, budgetMiB)!, []);
+    };
+    const { run: sharded } = compiled({ strategy: 'fsdp' });
+    const staging = (stagingOf(sharded) + uniforms(sharded)) / MiB;
+    expect(said({ strategy: 'fsdp' }, staging + 0.001)).toContain('no room for parameters of unit root (');
+    expect(said({ strategy: 'fsdp' }, staging / 2)).toContain(
+      'the buffers through which ranks, host and device exchange (',
+    );
+    expect(said({ strategy: 'ddp' }, (0.4 * needed) / MiB)).toMatch(/no room for \w+ of bucket \d \(/);
   });
 
   it('says what to do where nothing fits', () => {

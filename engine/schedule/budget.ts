@@ -38,6 +38,7 @@ export function overflowOf(run: CompiledRun, memoryBudgetMiB: number | null): Ov
   if (neededBytes <= budgetBytes) return null;
   const fixed = run.memory.slabs.reduce((sum, { space, bytes }) => sum + (space === 'device' ? 0 : bytes), 0);
   const first =
+    stagingOver(fixed, budgetBytes) ??
     firstOver(run, budgetBytes - fixed, liveSum) ??
     firstOver(run, budgetBytes - fixed, reachOf(run)) ??
     ({ scheduleStep: null, label: 'set-up', tensor: 'all slabs', bytes: neededBytes } as const);
@@ -78,12 +79,21 @@ const reachOf =
 
 type First = Pick<Overflow, 'scheduleStep' | 'label' | 'tensor' | 'bytes'>;
 
+/** What is held beside the device's slabs is there first. */
+function stagingOver(bytes: number, budgetBytes: number): First | null {
+  if (bytes <= budgetBytes) return null;
+  return { scheduleStep: null, label: 'set-up', tensor: 'staging', bytes };
+}
+
 /** The first tensor with which the count passes so many bytes, state before step 0 first. */
 function firstOver(run: CompiledRun, bytes: number, count: Count): First | null {
   for (const [shape, { schedule }] of run.steps.entries()) {
     const counted = count(shape);
     const isOver = (t: Tensor) => t.space === 'device' && counted.add(t) > bytes;
-    const state = schedule.tensors.find((t) => t.state && isOver(t));
+    // What a person knows of first; tables of constants are small, and nobody's setting.
+    const states = schedule.tensors.filter(({ state }) => state);
+    const known = states.filter(({ category }) => category !== 'workspace');
+    const state = [...known, ...states.filter((t) => !known.includes(t))].find(isOver);
     if (state) return { scheduleStep: null, label: 'set-up', tensor: state.name, bytes: state.bytes };
     for (const { id, label, creates, frees } of schedule.steps) {
       const made = creates.map((t) => schedule.tensors[t]).find(isOver);
@@ -140,9 +150,21 @@ export function overflowMessage(overflow: Overflow, fitting: readonly FittingSet
     ? `It would fit with ${ways.join('; or ')}`
     : 'No strategy and no batch size that the planner tried would fit: use more devices or a smaller model, or raise it';
   return (
-    `memoryBudgetMiB ${mib(budgetBytes)}: rank ${rank} has no room for ${tensor} (${bytes} bytes) ${where}; the run needs ` +
+    `memoryBudgetMiB ${mib(budgetBytes)}: rank ${rank} has no room for ${tensorWords(tensor)} (${mib(bytes)} MiB, ${bytes} bytes) ${where}; the run needs ` +
     `${mib(neededBytes)} MiB a rank. ${out}`
   );
+}
+
+/** A tensor of the schedule as a person knows it: by what it is and the unit that the wrap policy made. */
+function tensorWords(tensor: string): string {
+  if (tensor === 'staging') return 'the buffers through which ranks, host and device exchange';
+  if (tensor === 'control' || tensor === 'bias corrections') return 'the scalars of the step';
+  const gathered = /^gathered (.+?)( (?:forward|backward|step))?$/.exec(tensor);
+  if (gathered) return `the gathered unit ${gathered[1]}`;
+  const stored = /^(parameters|gradients|exp_avg|exp_avg_sq|momentum_buffer|wire table|table) (.+)$/.exec(tensor);
+  if (!stored) return tensor;
+  const of = stored[2].startsWith('bucket ') ? stored[2] : `unit ${stored[2]}`;
+  return stored[1].endsWith('table') ? `the constants of ${of}` : `${stored[1]} of ${of}`;
 }
 
 function mib(bytes: number): string {

@@ -5,6 +5,7 @@ import { StudioError } from '../../engine/errors.ts';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
 import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/inspect-checkpoint.ts';
+import { mib } from './sizes.ts';
 import { UsageError } from './usage.ts';
 
 const KINDS: readonly string[] = ['full', 'sharded', 'safetensors'] satisfies CheckpointKind[];
@@ -17,7 +18,12 @@ export async function checkpoint(args: string[]): Promise<number> {
   const { values, positionals } = parseArgs({
     args,
     allowPositionals: true,
-    options: { json: { type: 'boolean', default: false }, format: { type: 'string' }, ranks: { type: 'string' } },
+    options: {
+      json: { type: 'boolean', default: false },
+      all: { type: 'boolean', default: false },
+      format: { type: 'string' },
+      ranks: { type: 'string' },
+    },
   });
   const [action, path, target, ...rest] = positionals;
   const takesTarget = action === 'convert';
@@ -27,11 +33,12 @@ export async function checkpoint(args: string[]): Promise<number> {
     throw new UsageError(takesTarget ? 'checkpoint convert takes FILE and TO' : `checkpoint ${action} takes one FILE`);
   if (!takesTarget && (values.format !== undefined || values.ranks !== undefined))
     throw new UsageError('--format and --ranks are of checkpoint convert');
+  if (action !== 'inspect' && values.all) throw new UsageError('--all is of checkpoint inspect');
   const say = (found: object, text: string) =>
     process.stdout.write(`${values.json ? JSON.stringify(found, null, 2) : text}\n`);
   if (action === 'inspect') {
     const found = await inspectCheckpoint(path);
-    say({ file: path, format: found.kind, ...found }, toText(path, found));
+    say({ file: path, format: found.kind, ...found }, toText(path, found, values.all));
   } else if (action === 'verify') {
     const { kind, digests } = await verifyCheckpoint(path);
     const how = digests
@@ -64,22 +71,27 @@ function ranksOf(text: string | undefined, kind: CheckpointKind): number | undef
   return ranks;
 }
 
-function toText(path: string, found: CheckpointInspection): string {
-  const { kind, bytes, files, params, tensors, optimizers, iter, samples, config } = found;
+/** How many tensors a person is shown who did not ask for all. */
+const MAX_TENSORS = 12;
+
+function toText(path: string, found: CheckpointInspection, all: boolean): string {
+  const { kind, bytes, files, params, tensors: whole, optimizers, iter, samples, config } = found;
+  const tensors = all ? whole : whole.slice(0, MAX_TENSORS);
   const width = Math.max(0, ...tensors.map(({ name }) => name.length));
   const count = (value: number) => value.toLocaleString('en');
   return [
-    `${path}: ${kind}, ${count(bytes)} bytes in ${files.length === 1 ? 'one file' : `${files.length} files`}`,
-    `${tensors.length} tensors, ${count(params)} parameters`,
+    `${path}: ${kind}, ${mib(bytes)} in ${files.length === 1 ? 'one file' : `${files.length} files`}`,
+    `${count(whole.length)} tensors, ${count(params)} parameters`,
     ...tensors.map(({ name, dtype, shape, parts }) => {
       const where = parts.length > 1 ? `  in ${parts.length} chunks` : '';
       return `  ${name.padEnd(width)}  ${dtype}  [${shape.join(', ')}]${where}`;
     }),
+    ...(tensors.length < whole.length ? [`  … and ${count(whole.length - tensors.length)} more (--all)`] : []),
     ...optimizers.map(
       ({ key, parameters, groups }) => `${key}: state of ${parameters} parameters, ${groups.length} group(s)`,
     ),
     ...(iter === null ? [] : [`iter ${iter}`]),
     ...(samples === null ? [] : [`samples ${samples}`]),
-    ...(config === null ? [] : [`config ${JSON.stringify(config)}`]),
+    ...(config === null ? [] : [all ? `config ${JSON.stringify(config)}` : 'with the config of its run (--all)']),
   ].join('\n');
 }

@@ -1,4 +1,5 @@
-import { spawn } from 'node:child_process';
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -14,14 +15,15 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-/** Runs a command as a person would, in a folder of its own. */
-function studio(...args: string[]): Promise<{ code: number | null; out: string; err: string }> {
+function start(args: string[]): ChildProcessWithoutNullStreams {
   const loader = join(project, 'node_modules/tsx/dist/loader.mjs');
   const env = { ...process.env, STUDIO_DATA: join(folder, 'data') };
-  const child = spawn(process.execPath, ['--import', loader, join(project, 'server/cli.ts'), ...args], {
-    cwd: folder,
-    env,
-  });
+  return spawn(process.execPath, ['--import', loader, join(project, 'server/cli.ts'), ...args], { cwd: folder, env });
+}
+
+/** Runs a command as a person would, in a folder of its own. */
+function studio(...args: string[]): Promise<{ code: number | null; out: string; err: string }> {
+  const child = start(args);
   const said = { out: '', err: '' };
   child.stdout.setEncoding('utf8').on('data', (text) => {
     said.out += text;
@@ -116,6 +118,82 @@ describe('train', () => {
   });
 });
 
+describe('train, when things go otherwise', () => {
+  const endless = `
+name: endless
+adapter: interpreter
+model: { kind: demo-transformer, ninp: 8, nhead: 2, nhid: 8, nlayers: 1 }
+data: { kind: moby-dick, blockSize: 4 }
+checkpoint: { atEnd: false }
+trainer: { steps: 1000000 }
+`;
+
+  /** The command, with what to do once it has said something. */
+  async function began(args: string[], until: RegExp): Promise<{ child: ChildProcess; ended: Promise<number | null> }> {
+    await writeFile(join(folder, 'endless.yaml'), endless);
+    const child = start(args);
+    const ended = new Promise<number | null>((resolve) => child.on('close', resolve));
+    let said = '';
+    await new Promise<void>((resolve, reject) => {
+      const hear = (text: string) => {
+        said += text;
+        if (until.test(said)) resolve();
+      };
+      child.stdout?.setEncoding('utf8').on('data', hear);
+      child.stderr?.setEncoding('utf8').on('data', hear);
+      void ended.then(() => reject(new Error(said)));
+    });
+    return { child, ended };
+  }
+
+  const nothingRuns = () => expect(existsSync(join(folder, 'out', 'processes.json'))).toBe(false);
+
+  it.each(['stdout', 'stderr'] as const)('ends the run with 1 when nobody reads its %s any more', async (output) => {
+    const args = ['train', 'endless.yaml', '--out', 'out', '--report', '-'];
+    const { child, ended } = await began(args, output === 'stdout' ? /"event":"step"/ : /step 1\/1000000/);
+    child[output]?.destroy();
+    expect(await ended).toBe(1);
+    nothingRuns();
+  });
+
+  it('ends after its step when interrupted, and at once when interrupted again; both with 1', async () => {
+    const args = ['train', 'endless.yaml', '--out', 'out'];
+    const once = await began(args, /step 1\/1000000/);
+    once.child.kill('SIGINT');
+    expect(await once.ended).toBe(1);
+    nothingRuns();
+    const twice = await began(args, /step 1\/1000000/);
+    twice.child.kill('SIGINT');
+    twice.child.kill('SIGINT');
+    expect(await twice.ended).toBe(1);
+    nothingRuns();
+  });
+
+  it('refuses an --out that is a file and an adapter that is not here, with 2', async () => {
+    const config = await writeRun('trainer: { steps: 3 }');
+    await writeFile(join(folder, 'file'), '');
+    for (const out of ['file', 'file/below'])
+      expect(await studio('train', config, '--out', out)).toMatchObject({
+        code: 2,
+        err: `--out ${out}: a file is there; --out is the run's folder.\n`,
+      });
+    await writeFile(join(folder, 'typo.yaml'), 'adapter: h2000');
+    const typo = { code: 2, err: expect.stringContaining('nothing here is called h2000. There is: ') };
+    expect(await studio('train', 'typo.yaml')).toMatchObject(typo);
+    expect(await studio('plan', 'typo.yaml')).toMatchObject(typo);
+  });
+
+  it('prints the memory tables of the ranks only where asked', async () => {
+    const config = await writeRun('trainer: { steps: 3 }\ncheckpoint: { atEnd: false }');
+    const plain = await studio('train', config);
+    expect(plain.code, plain.err).toBe(0);
+    expect(plain.err).not.toContain('memory of rank');
+    expect(plain.err.split('\n').length).toBeLessThan(12);
+    const { err } = await studio('train', config, '--summary');
+    for (const rank of [0, 1]) expect(err).toContain(`memory of rank ${rank}\n`);
+  });
+});
+
 describe('sample', () => {
   const hf = join(testdata, 'gpt2/hf');
 
@@ -145,6 +223,18 @@ describe('sample', () => {
 });
 
 describe('checkpoint', () => {
+  it('inspect shows a person the first tensors and how many more there are, all of them when asked', async () => {
+    const from = join(testdata, 'demo-transformer', 'dcp_fsdp1_ws2');
+    const { tensors } = JSON.parse((await studio('checkpoint', 'inspect', from, '--json')).out);
+    const listed = (out: string) => out.split('\n').filter((line) => line.includes('float32')).length;
+    const short = (await studio('checkpoint', 'inspect', from)).out;
+    expect(listed(short)).toBe(12);
+    expect(short).toContain(`… and ${tensors.length - 12} more (--all)`);
+    expect(short).toMatch(/: sharded, [\d.]+ MiB in \d+ files/);
+    expect(listed((await studio('checkpoint', 'inspect', from, '--all')).out)).toBe(tensors.length);
+    expect((await studio('checkpoint', 'verify', from, '--all')).code).toBe(2);
+  });
+
   it('converts a checkpoint through every form and back to the same tensors; each verifies', async () => {
     const from = join(testdata, 'demo-transformer', 'dcp_fsdp1_ws2');
     for (const [source, target, ...more] of [

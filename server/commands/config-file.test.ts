@@ -28,7 +28,7 @@ describe('a config file', () => {
     });
     const json = await readConfigFile(await write('{"name": "b", "devices": 1}', 'c.json'));
     expect(json).toMatchObject({ name: 'b', devices: 1, data: { kind: 'moby-dick' } });
-    expect(await readConfigFile(await write(''))).toMatchObject({ name: 'run' });
+    expect(await readConfigFile(await write('{}'))).toMatchObject({ name: 'run' });
   });
 
   it('is refused by file and line, or by all its own keys at once', async () => {
@@ -45,6 +45,26 @@ describe('a config file', () => {
     await expect(
       readConfigFile(await write('strategy: { kind: fsdp, shardingStrategy: HYBRID_SHARD }\nname: x\n')),
     ).rejects.toMatchObject({ code: 'invalid-config', message: expect.stringContaining('strategy.deviceMesh') });
+  });
+
+  it.each(['', '\n# only a comment\n', '---\n'])(
+    'that is empty is refused, with what to write instead: %j',
+    async (text) => {
+      await expect(readConfigFile(await write(text))).rejects.toMatchObject({
+        code: 'invalid-config',
+        message: expect.stringMatching(/config.yaml is empty. Write \{\} for a run that has every default./),
+      });
+    },
+  );
+
+  it('with a tag that means nothing is refused in our words, by its line', async () => {
+    await expect(readConfigFile(await write('name: a\ntrainer: !fast { steps: 3 }\n'))).rejects.toMatchObject({
+      code: 'invalid-config',
+      message: expect.stringMatching(
+        /config.yaml line 2 has the tag !fast, which means nothing in a config: leave it out/,
+      ),
+    });
+    expect(await readConfigFile(await write('name: !!str 7\n'))).toMatchObject({ name: '7' });
   });
 
   it('that means harm by its aliases is refused', async () => {

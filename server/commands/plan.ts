@@ -12,6 +12,7 @@ import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
 import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import { readConfigFile } from './config-file.ts';
+import { mib } from './sizes.ts';
 import { UsageError } from './usage.ts';
 
 /**
@@ -83,10 +84,10 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
   const head = ['', 'at the peak', ...phases.map(({ phase }) => phase)];
   const rows = CATEGORIES.map((category) => [
     category,
-    mib(byCategory[category]),
-    ...phases.map((phase) => mib(phase.byCategory[category])),
+    cell(byCategory[category]),
+    ...phases.map((phase) => cell(phase.byCategory[category])),
   ]);
-  const total = ['live', mib(liveBytes), ...phases.map((phase) => mib(phase.liveBytes))];
+  const total = ['live', cell(liveBytes), ...phases.map((phase) => cell(phase.liveBytes))];
   const fits = over
     ? ['does not fit', overflowMessage(over.overflow, over.fitting)]
     : budget === null
@@ -94,9 +95,9 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
       : [`fits memoryBudgetMiB ${budget}`];
   return [
     `${config.name}: ${params.toLocaleString('en')} parameters, ${world} ranks, planned for ${profile.name}`,
-    `reserved ${mib(peakBytes)} MiB per rank; live at most ${mib(liveBytes)} MiB, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
+    `reserved ${mib(peakBytes)} per rank; live at most ${mib(liveBytes)}, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
     ...fits,
-    `host memory ${mib(hostBytes)} MiB per rank`,
+    `host memory ${mib(hostBytes)} per rank`,
     ...estimateLines(profile, prediction),
     '',
     'MiB of the fullest rank',
@@ -131,6 +132,7 @@ function table(rows: readonly (readonly string[])[]): string[] {
   );
 }
 
-function mib(bytes: number): string {
+/** MiB, for a column that says so. */
+function cell(bytes: number): string {
   return (bytes / 2 ** 20).toFixed(2);
 }

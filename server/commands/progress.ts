@@ -1,4 +1,5 @@
 import type { RunEvent } from '../../engine/trainer/events.ts';
+import { mib } from './sizes.ts';
 
 /** A terminal gets one line that changes; a file or pipe gets a line now and then. */
 const TERMINAL_MS = 100;
@@ -8,14 +9,17 @@ const PIPE_MS = 5000;
 export class Progress {
   readonly #out: NodeJS.WriteStream;
   readonly #steps: number;
+  readonly #summaries: boolean;
   readonly #startedMs = performance.now();
   #firstStepMs: number | null = null;
   #printedMs = Number.NEGATIVE_INFINITY;
   #open = false;
 
-  constructor(out: NodeJS.WriteStream, steps: number) {
+  /** `summaries`: whether the ranks' memory tables, which are long, are printed. */
+  constructor(out: NodeJS.WriteStream, { steps, summaries }: { steps: number; summaries: boolean }) {
     this.#out = out;
     this.#steps = steps;
+    this.#summaries = summaries;
   }
 
   show(event: RunEvent): void {
@@ -30,7 +34,7 @@ export class Progress {
     } else if (event.event === 'checkpoint') {
       this.#line(`checkpoint ${event.path} (step ${event.step}, sha256 ${event.sha256.slice(0, 12)}…)`);
     } else if (event.event === 'summary') {
-      this.#line(`memory of rank ${event.rank}\n${event.text}`);
+      if (this.#summaries) this.#line(`memory of rank ${event.rank}\n${event.text}`);
     } else if (event.event === 'step' && event.rank === 0) {
       this.#step(event);
     } else if (event.event === 'end') {
@@ -70,8 +74,4 @@ export class Progress {
 
 function word(value: number | string): string {
   return typeof value === 'number' ? value.toFixed(4) : value;
-}
-
-function mib(bytes: number): string {
-  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }

@@ -14,6 +14,7 @@ import { withLatestCheckpoint } from '../runs/latest-checkpoint.ts';
 import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
 import { launchRun } from '../workers/supervisor.ts';
 import { readConfigFile } from './config-file.ts';
+import { whenOutputBreaks } from './output.ts';
 import { Progress } from './progress.ts';
 import { exitCodeOfError, UsageError } from './usage.ts';
 
@@ -29,6 +30,7 @@ export async function train(args: string[]): Promise<number> {
       record: { type: 'boolean', default: false },
       trace: { type: 'string' },
       'trace-step': { type: 'string' },
+      summary: { type: 'boolean', default: false },
     },
   });
   if (positionals.length !== 1) throw new UsageError('train takes one CONFIG file');
@@ -39,9 +41,9 @@ export async function train(args: string[]): Promise<number> {
   const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
   const { adapterIds } = placeRun(config, adapters);
   const runFolder = values.out === undefined ? defaultFolder(dataFolder, config.name) : resolve(values.out);
-  await mkdir(runFolder, { recursive: true });
+  await makeRunFolder(runFolder, values.out);
   const report = await openReport(values.report);
-  const progress = new Progress(process.stderr, config.trainer.steps);
+  const progress = new Progress(process.stderr, { steps: config.trainer.steps, summaries: values.summary });
   const show = (event: RunEvent) => {
     report.write(event);
     progress.show(event);
@@ -64,8 +66,15 @@ export async function train(args: string[]): Promise<number> {
     interrupt();
   };
   process.on('SIGINT', interrupt).on('SIGTERM', terminate);
+  // Nobody reads the report, or what is printed, any more: what was asked for cannot be given.
+  let outputBroke = false;
+  whenOutputBreaks(() => {
+    outputBroke = true;
+    run.stop();
+  });
   const end = await run.done;
   process.off('SIGINT', interrupt).off('SIGTERM', terminate);
+  if (outputBroke) return 1;
   show(end);
   if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
   await report.close();
@@ -110,6 +119,25 @@ function interrupter(run: { stop(): void; kill(): void }): () => void {
       run.stop();
     }
   };
+}
+
+/** Throws `invalid-config` for an --out that is no folder, `io` for one that cannot be made. */
+async function makeRunFolder(folder: string, out: string | undefined): Promise<void> {
+  try {
+    await mkdir(folder, { recursive: true });
+  } catch (cause) {
+    const { code } = cause as NodeJS.ErrnoException;
+    if (out !== undefined && (code === 'EEXIST' || code === 'ENOTDIR'))
+      throw new StudioError(
+        'invalid-config',
+        `--out ${out}: a file is there; --out is the run's folder.`,
+        {},
+        { cause },
+      );
+    await naming(folder, async () => {
+      throw cause;
+    });
+  }
 }
 
 /** `latest`: of the folder that --out names, or of the newest run of this name without one. */

@@ -162,7 +162,8 @@ function drawRow(surface: TraceSurface, layout: TraceLayout, row: TraceRow, hatc
     const left = Math.max(from, gutterPx) + 4;
     // A step's name ends where a wait inside of it begins.
     const next = row.slices[index + 1];
-    const end = next?.inside ? Math.min(from + width, xOf(surface, next.startMs)) : from + width;
+    const isSeen = next?.inside && xOf(surface, next.endMs) - xOf(surface, next.startMs) > 2;
+    const end = isSeen ? Math.min(from + width, xOf(surface, next.startMs)) : from + width;
     const fitting = shortened(context, text, end - left - 4);
     if (!fitting) continue;
     context.fillStyle = colour(isWait ? 'var(--muted)' : '#101216');

@@ -1,0 +1,23 @@
+/** Standard output and standard error of a command whose reader may leave (`… | head`): then there is nobody to print for. */
+
+type Broken = (error: NodeJS.ErrnoException) => void;
+
+/** A command that only prints is done when its reader has what it wanted; anything else that fails is a failure. */
+const exitNow: Broken = ({ code }) => process.exit(code === 'EPIPE' ? 0 : 1);
+
+let onBroken: Broken = exitNow;
+
+/** Hears of both outputs from the start of a command on. */
+export function watchOutput(): void {
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', (error) => onBroken(error));
+}
+
+/** From here on `action` ends the command's work, the first time that an output breaks; nothing is printed there any more. */
+export function whenOutputBreaks(action: () => void): void {
+  let told = false;
+  onBroken = () => {
+    if (told) return;
+    told = true;
+    action();
+  };
+}
