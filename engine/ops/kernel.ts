@@ -53,6 +53,8 @@ export interface Kernel {
   readonly wgsl: string;
   /** A variant for real GPUs, if there is one. */
   readonly tiled?: TiledVariant;
+  /** Which shapes are as fast in the same variant, where a tuner may choose; see `variantClass`. */
+  readonly shapeClass?: (params: Params) => string;
   /** Operands stored as halves of which `cost` says what they would take as float32. */
   readonly halves?: readonly string[];
 }
@@ -78,10 +80,23 @@ export interface TiledVariant {
   readonly special?: readonly TiledVariant[];
 }
 
-/** The tiled variant that runs for these parameters: a function of them alone, so that every rank runs the same. */
-export function tiledVariant({ tiled }: Kernel, params: Params): TiledVariant | undefined {
+/** The variant of each class of shapes, by `variantClass`: what a tuner measured to be the fastest on an adapter. */
+export type VariantChoices = Readonly<Record<string, string>>;
+
+/** The class of a call among those that a tuner measures; null for a kernel that leaves nothing to choose. */
+export function variantClass({ shapeClass, halves }: Kernel, params: Params): string | null {
+  if (!shapeClass) return null;
+  return `${halves?.length ? 'halves' : 'floats'} ${shapeClass(params)}`;
+}
+
+/**
+ * The tiled variant that runs for these parameters: a function of them and of the choice that the schedule records, so that
+ * every rank runs the same. A choice that does not fit them, or is of another version, is passed over.
+ */
+export function tiledVariant({ tiled }: Kernel, params: Params, chosen?: string): TiledVariant | undefined {
   if (!tiled?.fits(params)) return undefined;
-  return tiled.special?.find((variant) => variant.fits(params)) ?? tiled;
+  const fitting = tiled.special?.filter((variant) => variant.fits(params)) ?? [];
+  return fitting.find(({ name }) => name === chosen) ?? fitting[0] ?? tiled;
 }
 
 /** Threads of a workgroup in the barrier-free variant. */
@@ -110,14 +125,14 @@ function constantsKey(kernel: Kernel, params: Params): string {
 }
 
 /** Two dispatches with the same key share a pipeline. */
-export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean): string {
-  const variant = tiled ? (tiledVariant(kernel, params)?.name ?? 'tiled') : 'plain';
+export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean, chosen?: string): string {
+  const variant = tiled ? (tiledVariant(kernel, params, chosen)?.name ?? 'tiled') : 'plain';
   return [kernel.name, variant, constantsKey(kernel, params)].filter(Boolean).join(' ');
 }
 
 /** The whole shader of a kernel: bindings, uniform parameters, constants, body and entry point. */
-export function shaderSource(kernel: Kernel, params: Params, tiled: boolean): string {
-  const variant = tiled ? tiledVariant(kernel, params) : undefined;
+export function shaderSource(kernel: Kernel, params: Params, tiled: boolean, chosen?: string): string {
+  const variant = tiled ? tiledVariant(kernel, params, chosen) : undefined;
   const elementOf = ({ name, dtype }: OperandSpec) => {
     if (variant?.octets?.includes(name)) return 'vec4u';
     const four = variant?.vectors?.includes(name);

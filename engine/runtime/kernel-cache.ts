@@ -20,12 +20,12 @@ export class KernelCache {
   }
 
   /** The pipeline of a dispatch. Throws StudioError `internal` naming the kernel when its shader does not compile. */
-  pipeline({ kernel, params, tiled }: Dispatch): Promise<GPUComputePipeline> {
-    const key = pipelineKey(kernel, params, tiled);
+  pipeline({ kernel, params, tiled, variant }: Dispatch): Promise<GPUComputePipeline> {
+    const key = pipelineKey(kernel, params, tiled, variant);
     const known = this.pipelines.get(key);
     if (known) return known;
     if (this.sealed) throw new StudioError('internal', `pipeline ${key} was made after step 0 began`);
-    const module = this.device.createShaderModule({ label: key, code: shaderSource(kernel, params, tiled) });
+    const module = this.device.createShaderModule({ label: key, code: shaderSource(kernel, params, tiled, variant) });
     const layout = this.layoutOf(kernel.operands.length).pipeline;
     const made = this.device
       .createComputePipelineAsync({ label: key, layout, compute: { module, entryPoint: 'main' } })

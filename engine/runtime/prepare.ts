@@ -53,8 +53,9 @@ export async function prepareDispatches(
   return prepared;
 }
 
-function gridOf({ kernel, params, tiled }: Dispatch, threads: number): readonly [number, number, number] {
-  const variant = tiled ? tiledVariant(kernel, params) : undefined;
+function gridOf(dispatch: Dispatch, threads: number): readonly [number, number, number] {
+  const { kernel, params, tiled } = dispatch;
+  const variant = tiled ? tiledVariant(kernel, params, dispatch.variant) : undefined;
   if (variant) return variant.workgroups(params);
   return [...foldGrid(threads), 1];
 }

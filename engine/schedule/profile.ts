@@ -1,3 +1,4 @@
+import type { VariantChoices } from '../ops/kernel.ts';
 import { type AdapterRates, KERNEL_CLASSES, type KernelClass, type KernelRate } from './rates.ts';
 
 /**
@@ -19,6 +20,8 @@ export interface AdapterProfile extends AdapterRates {
   readonly tensorCores?: boolean;
   /** How many adapters like it a run may spread over; as many as it has ranks if left out, and 1 for a software one. */
   readonly alike?: number;
+  /** Kernel variants that a tuner chose; see ops/kernel.ts. Part of the profile, since a schedule says what runs. */
+  readonly variants?: VariantChoices;
   /** Whether the rates were measured on this adapter; else they are those of the nearest built-in profile. */
   readonly calibrated?: boolean;
 }

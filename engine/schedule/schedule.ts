@@ -65,6 +65,8 @@ export interface Dispatch {
   readonly params: Params;
   /** Which variant runs: part of the schedule, so that every rank runs the same. */
   readonly tiled: boolean;
+  /** Of the tiled ones, the one that the adapter's profile chooses for such shapes, if it does. */
+  readonly variant?: string;
 }
 
 /** Equally many bytes of a host tensor and a device tensor. */

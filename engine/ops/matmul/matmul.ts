@@ -33,6 +33,7 @@ function matmul(layout: MatmulLayout, bias: boolean): Kernel {
     constants: [],
     threads: ({ M, N }) => Math.ceil(M / TILE_ROWS) * Math.ceil(N / TILE_COLUMNS),
     cost: matmulCost,
+    shapeClass: (params) => `${layout} ${shapeOf(params)}`,
     run: (views, params) => runMatmul(layout, bias, views, params),
     wgsl: matmulWgsl(layout, bias),
     tiled: matmulTiled(layout, bias),
@@ -54,6 +55,7 @@ export const matmulTNSums: Kernel = {
   params: [...PARAMS, u32('sumsOffset'), u32('sumsAccumulate')],
   constants: [],
   threads: ({ M, N }) => Math.ceil(M / TILE_ROWS) * Math.ceil(N / TILE_COLUMNS),
+  shapeClass: (params) => `tn ${shapeOf(params)}`,
   cost: (params) => {
     const { flops, bytes } = matmulCost(params);
     return { flops: flops + params.M * params.K, bytes: bytes + 4 * params.M * (1 + params.sumsAccumulate) };
@@ -71,6 +73,18 @@ export const matmulTNSums: Kernel = {
   wgsl: matmulWgsl('tn', false, true),
   tiled: matmulTiled('tn', false, true),
 };
+
+/** Rows, or products of a sum, up to which a product is bound by the bytes of its weight. */
+const FEW = 64;
+/** Columns with which every multiprocessor of a large GPU has a workgroup of many columns, and products of a long sum. */
+const MANY = 2048;
+
+/** What a product's fastest variant depends on. */
+function shapeOf({ M, N, K }: Params): string {
+  if (K <= FEW) return 'few terms';
+  if (M > FEW) return 'large';
+  return `few rows, ${N < MANY ? 'narrow' : 'wide'}, ${K < MANY ? 'short' : 'long'}`;
+}
 
 function matmulCost({ M, N, K, accumulate }: Params): Cost {
   return { flops: 2 * M * N * K, bytes: 4 * (M * K + K * N + M * N * (accumulate ? 2 : 1)) };
