@@ -7,6 +7,9 @@ import { schemaMessage } from './schema-messages.ts';
  * database keeps it and a checkpoint carries it. Field names are Fabric's, in camelCase; the defaults are always legal.
  */
 
+/** GPT-2's tokens, known without reading their table. */
+export const GPT2_VOCAB_SIZE = 50_257;
+
 const count = z.int().min(1);
 const patterns = z.array(z.string().min(1)).max(1000);
 
@@ -328,6 +331,7 @@ function contradictions(c: ExperimentConfig): ConfigProblem[] {
         `${kvHeads} does not divide model.numAttentionHeads ${heads}: each is shared by equally many heads`,
       );
   }
+  refuseSize(c, bad);
   refuseOptimizer(c, bad);
   if (c.strategy.kind === 'fsdp') refuseMesh(c.strategy, c.devices, bad);
   if (c.precision.startsWith('bf16'))
@@ -348,6 +352,62 @@ function contradictions(c: ExperimentConfig): ConfigProblem[] {
 }
 
 type Refuse = (path: string, message: string) => void;
+
+/** Passes through a block, forward and backward, of which a step may consist: beyond, its planning takes minutes. */
+const MAX_BLOCK_PASSES = 2048;
+/** Parameters times micro-batches: what a step may move, in pieces that are planned one by one. 70 billion fill 8 GPUs. */
+const MAX_PARAMETER_PASSES = 128e9;
+
+/** What is legal by itself, but too large together, or too small for its data. */
+function refuseSize({ model, data, trainer }: ExperimentConfig, bad: Refuse): void {
+  if (
+    data.kind !== 'batches' &&
+    data.tokenizer === 'gpt2' &&
+    model.vocabSize !== null &&
+    model.vocabSize < GPT2_VOCAB_SIZE
+  )
+    bad(
+      'model.vocabSize',
+      `${model.vocabSize} is fewer than GPT-2's ${GPT2_VOCAB_SIZE} tokens, which data.tokenizer gpt2 gives: set ` +
+        `${GPT2_VOCAB_SIZE} or more, leave it out, or set data.tokenizer word`,
+    );
+  const { blocks, layersField, widthField, params } = sizeOf(model);
+  const { accumulateGradBatches: rounds } = trainer;
+  const said = (path: string) => (rounds === 1 ? path : `${path} or trainer.accumulateGradBatches`);
+  const inRounds = rounds === 1 ? '' : `, times trainer.accumulateGradBatches ${rounds}`;
+  if (blocks * rounds > MAX_BLOCK_PASSES)
+    bad(
+      layersField,
+      `makes ${blocks} blocks${inRounds}: more than the ${MAX_BLOCK_PASSES} that a step can be planned for in a minute; ` +
+        `lower ${said(layersField)}`,
+    );
+  else if (params * rounds > MAX_PARAMETER_PASSES)
+    bad(
+      widthField,
+      `makes about ${Math.round(params / 1e9)} billion parameters${inRounds}: more than the ` +
+        `${MAX_PARAMETER_PASSES / 1e9} billion that a step can be planned for in a minute; lower ${said(widthField)}`,
+    );
+}
+
+/** Blocks of a model, and its matrices' elements with the fields that make them so many. */
+function sizeOf(model: ModelConfig): { blocks: number; params: number; layersField: string; widthField: string } {
+  const words = model.vocabSize ?? 0;
+  if (model.kind === 'demo-transformer') {
+    const { ninp, nhid, nlayers } = model;
+    const params = nlayers * (12 * ninp ** 2 + 4 * ninp * nhid) + 2 * words * ninp;
+    return { blocks: 2 * nlayers, params, layersField: 'model.nlayers', widthField: 'model.ninp' };
+  }
+  if (model.kind === 'gpt2') {
+    const { nLayer, nEmbd, nPositions, tieWeights } = model;
+    const params = nLayer * 12 * nEmbd ** 2 + nEmbd * (nPositions + words * (tieWeights ? 1 : 2));
+    return { blocks: nLayer, params, layersField: 'model.nLayer', widthField: 'model.nEmbd' };
+  }
+  const { hiddenSize, intermediateSize, numHiddenLayers, numAttentionHeads, numKeyValueHeads } = model;
+  const attention = 2 * hiddenSize ** 2 * (1 + numKeyValueHeads / numAttentionHeads);
+  const tables = words * hiddenSize * (model.tieWordEmbeddings ? 1 : 2);
+  const params = numHiddenLayers * (attention + 3 * hiddenSize * intermediateSize) + tables;
+  return { blocks: numHiddenLayers, params, layersField: 'model.numHiddenLayers', widthField: 'model.hiddenSize' };
+}
 
 function refuseOptimizer({ optimizer, lrSchedule, trainer }: ExperimentConfig, bad: Refuse): void {
   if (optimizer.kind === 'sgd' && optimizer.nesterov && optimizer.momentum === 0)

@@ -327,7 +327,7 @@ describe('values of no sense', () => {
 
   it('a unit over the elements that a kernel can index names the settings', () => {
     const config = parseConfig({
-      model: { kind: 'gpt2', nLayer: 1, nHead: 1, nEmbd: 65_536, nPositions: 1_048_576, vocabSize: 10_000_000 },
+      model: { kind: 'gpt2', nLayer: 1, nHead: 1, nEmbd: 16_384, nPositions: 1_048_576, vocabSize: 4_000_000 },
     });
     expect(() => planExperiment(config, builtInProfiles.interpreter)).toThrow(
       expect.objectContaining({ code: 'invalid-config', message: expect.stringContaining('autoWrapPolicy') }),

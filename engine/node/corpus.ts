@@ -3,14 +3,14 @@ import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { DataConfig } from '../config.ts';
+import { type DataConfig, GPT2_VOCAB_SIZE } from '../config.ts';
 import type { Corpus } from '../data/corpus.ts';
 import { invalidUtf8At } from '../data/utf8.ts';
 import { createTokenizer, createVocabulary } from '../data/wikitext.ts';
 import { StudioError } from '../errors.ts';
 import { checkDataFile, naming } from './data-file.ts';
 import { errorCode } from './errno.ts';
-import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
+import { gpt2Tokens } from './gpt2-tokens.ts';
 import { tryLock } from './lock-file.ts';
 
 /** What makes a token: a word of the text, or GPT-2's table. */

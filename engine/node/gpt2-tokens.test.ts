@@ -1,7 +1,8 @@
 import fc from 'fast-check';
 import { decode as decodeByPackage, encode as encodeByPackage } from 'gpt-tokenizer/encoding/r50k_base';
 import { describe, expect, it } from 'vitest';
-import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
+import { GPT2_VOCAB_SIZE } from '../config.ts';
+import { gpt2Tokens } from './gpt2-tokens.ts';
 
 const { encode, decode, tokenizer, vocabSize } = await gpt2Tokens();
 

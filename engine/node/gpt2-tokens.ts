@@ -1,8 +1,5 @@
 import { type BytePairs, createBytePairs } from '../data/byte-pairs.ts';
 
-/** Known without reading the table. */
-export const GPT2_VOCAB_SIZE = 50_257;
-
 let loading: Promise<BytePairs> | null = null;
 
 /**

@@ -2,7 +2,7 @@ import { readdir, readFile, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { compareNames } from '../checkpoint/compare-names.ts';
 import { configOf, readParameter, type StoredCheckpoint } from '../checkpoint/stored-checkpoint.ts';
-import { checkConfig, type ExperimentConfig, type ModelConfig } from '../config.ts';
+import { checkConfig, type ExperimentConfig, GPT2_VOCAB_SIZE, type ModelConfig } from '../config.ts';
 import { decodeTokens, encodePrompt } from '../data/prompt.ts';
 import { StudioError } from '../errors.ts';
 import type { WholeParameters } from '../interpret/forward.ts';
@@ -16,7 +16,7 @@ import { interpretedLogits, type NextLogits, type SampleSettings, sampleTokens }
 import { openAdapter } from './adapters.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { prepareCorpus } from './corpus.ts';
-import { GPT2_VOCAB_SIZE, gpt2Tokens } from './gpt2-tokens.ts';
+import { gpt2Tokens } from './gpt2-tokens.ts';
 
 /** Elements of a parameter that are read at once. */
 const PIECE_ELEMENTS = 16 * 2 ** 20;

@@ -28,6 +28,8 @@ interface FieldProps {
   readonly field: Field;
   readonly value: unknown;
   readonly problem: string | null;
+  /** What may not be meant, though it is legal. */
+  readonly hint: string | null;
   readonly adapters: readonly AdapterChoice[];
   /** How many ranks the draft has. */
   readonly ranks: number;
@@ -39,11 +41,13 @@ const GROUPED = new Set<Field['input']>(['choice', 'ranks', 'numbers', 'mesh', '
 
 /** One field of the config: its name for people, its key in the config, the control, what is wrong with it. */
 export function ConfigField(props: FieldProps) {
-  const { field, problem } = props;
+  const { field, problem, hint } = props;
   const id = useId();
   const key = field.path.slice(field.path.indexOf('.') + 1);
   const described =
-    [field.help ? `${id}-help` : '', problem ? `${id}-problem` : ''].filter(Boolean).join(' ') || undefined;
+    [field.help && !problem ? `${id}-help` : '', hint ? `${id}-hint` : '', problem ? `${id}-problem` : '']
+      .filter(Boolean)
+      .join(' ') || undefined;
   const grouped = GROUPED.has(field.input);
   const label = (
     <>
@@ -70,6 +74,12 @@ export function ConfigField(props: FieldProps) {
         <p id={`${id}-problem`} className="mt-1 flex gap-1.5 text-xs text-bad">
           <Icon name="alert" className="mt-px size-3.5" />
           {problem}
+        </p>
+      ) : null}
+      {hint ? (
+        <p id={`${id}-hint`} className="mt-1 flex gap-1.5 text-xs text-warn">
+          <Icon name="info" className="mt-px size-3.5" />
+          {hint}
         </p>
       ) : null}
       {field.help && !problem ? (

@@ -4,6 +4,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { useRouter } from 'next/navigation';
 import { Fragment, type ReactNode, useDeferredValue, useMemo, useState } from 'react';
 import { checkConfig } from '../../../engine/config.ts';
+import { configHints } from '../../../engine/config-hints.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
 import { type AdapterChoice, adapterChoices } from '../../_lib/adapter-choices.ts';
@@ -67,13 +68,14 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
     setYamlProblem(null);
   };
 
-  const problems = useProblems(draft, create.error);
+  const prediction = usePlannedDraft(draft, devices.data, planFor);
+  const problems = useProblems(draft, create.error, prediction.dataVocabSize);
+  const hints = useMemo(() => hintsOf(draft), [draft]);
   const shownPaths = new Set(
     GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
   );
   const elsewhere = [...problems].filter(([path]) => !shownPaths.has(path));
   const ready = !problems.size && !yamlProblem;
-  const prediction = usePlannedDraft(draft, devices.data, planFor);
   const peak = prediction.predictions.outcomes.get('current')?.plan?.peakBytes;
 
   return (
@@ -146,6 +148,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
                 group={group}
                 draft={draft}
                 problems={problems}
+                hints={hints}
                 adapters={adapterChoices(devices.data, valueAt(draft, 'adapter'))}
                 onChange={setField}
                 afterFirst={group.id === 'model' ? <SizeChips draft={draft} onChange={change} /> : null}
@@ -203,6 +206,7 @@ function Group(props: {
   group: FieldGroup;
   draft: Draft;
   problems: ReadonlyMap<string, string>;
+  hints: ReadonlyMap<string, string>;
   adapters: readonly AdapterChoice[];
   onChange: (path: string, value: unknown) => void;
   /** Stands below the group's first field. */
@@ -226,6 +230,7 @@ function Group(props: {
               field={field}
               value={valueAt(draft, field.path)}
               problem={problems.get(field.path) ?? null}
+              hint={props.hints.get(field.path) ?? null}
               adapters={props.adapters}
               ranks={Number(valueAt(draft, 'devices'))}
               onChange={(value) => props.onChange(field.path, value)}
@@ -244,8 +249,11 @@ function Group(props: {
   );
 }
 
-/** What is wrong, by dotted path: what the engine's own check says, and what the server answered to this very draft. */
-function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, string> {
+/**
+ * What is wrong, by dotted path: what the engine's own check says, what the server answered to this very draft, and a
+ * vocabulary that the data exceed.
+ */
+function useProblems(draft: Draft, error: Error | null, dataVocabSize: number | null): ReadonlyMap<string, string> {
   return useMemo(() => {
     const found = new Map<string, string>();
     const told = [...problemsOf(draft), ...(error instanceof ApiError ? error.problems : [])];
@@ -254,8 +262,20 @@ function useProblems(draft: Draft, error: Error | null): ReadonlyMap<string, str
       const at = path.replace(/\.\d+(\..*)?$/, '');
       if (!found.has(at)) found.set(at, valueAt(draft, at) === '' ? 'needs a value' : message);
     }
+    const words = valueAt(draft, 'model.vocabSize');
+    if (typeof words === 'number' && dataVocabSize !== null && words < dataVocabSize && !found.has('model.vocabSize'))
+      found.set(
+        'model.vocabSize',
+        `${words} is fewer than the data’s ${dataVocabSize}: set so many or more, or leave it out`,
+      );
     return found;
-  }, [draft, error]);
+  }, [draft, error, dataVocabSize]);
+}
+
+/** What is legal and may not be meant, by dotted path. */
+function hintsOf(draft: Draft): ReadonlyMap<string, string> {
+  const { config } = checkConfig(draft);
+  return new Map(config ? configHints(config).map(({ path, message }) => [path, message]) : []);
 }
 
 const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
@@ -323,6 +343,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
     predictions,
     strategies,
     corpusNote,
+    dataVocabSize: vocabSize,
     panel: {
       predictions,
       strategies,
