@@ -1,6 +1,14 @@
 import { z } from 'zod';
 import { AdapterRates } from '../engine/schedule/rates.ts';
-import { byCategory, CheckpointRecord, RunError, RunEvent, StepEvent, wireNumber } from '../engine/trainer/events.ts';
+import {
+  byCategory,
+  CheckpointRecord,
+  RunError,
+  RunEvent,
+  StartEvent,
+  StepEvent,
+  wireNumber,
+} from '../engine/trainer/events.ts';
 import { RankTrace } from '../engine/trainer/rank-trace.ts';
 
 /** What /api/v1 and the socket say, as the pages and the tests read it. Times are ISO 8601 in UTC. */
@@ -35,7 +43,8 @@ export const RunSummary = z.strictObject({
 });
 export type RunSummary = z.infer<typeof RunSummary>;
 
-export const Prediction = z.strictObject({ peakBytes: z.number(), liveBytes: z.number(), byCategory });
+/** As a run's first event says it. */
+export const Prediction = StartEvent.shape.predicted;
 
 export const Run = z.strictObject({
   ...RunSummary.shape,
