@@ -168,15 +168,13 @@ function Legend({ shown }: { shown: readonly RankTrace[] }) {
         </svg>
         wait
       </li>
-      <li className="whitespace-nowrap text-faint">
-        live bytes:{' '}
-        {CATEGORY_LOOKS.filter(({ category }) => held.has(category)).map(({ category, colour }) => (
-          <span key={category} className="mr-2 inline-flex items-center gap-1">
-            <Dot colour={colour} square />
-            {category}
-          </span>
-        ))}
-      </li>
+      <li className="text-faint">live bytes:</li>
+      {CATEGORY_LOOKS.filter(({ category }) => held.has(category)).map(({ category, colour }) => (
+        <li key={category} className="flex items-center gap-1.5 whitespace-nowrap text-faint">
+          <Dot colour={colour} square />
+          {category}
+        </li>
+      ))}
     </ul>
   );
 }
