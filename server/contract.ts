@@ -76,13 +76,18 @@ export const Comparison = z.strictObject({
       peakBytes: z.number().nullable(),
       liveBytes: z.number().nullable(),
       byCategory: byCategory.nullable(),
-      /** Median of the steps after the first. */
+      /** Median over `timedSteps`. */
       iterationMs: z.number().nullable(),
       lossMeans: z.array(wireNumber),
       /** `lossMeans[i]` is of step i × lossStride: 1 unless the run has more than 5000 steps. */
       lossStride: z.int().min(1),
     }),
   ),
+  /**
+   * The steps over which all iteration times are taken: those that every run has which has any, its first apart. Null when
+   * there are none: then each is over its own.
+   */
+  timedSteps: z.strictObject({ first: z.number(), last: z.number(), count: z.number() }).nullable(),
   /** Dotted paths of config fields that differ between these runs, name left out. */
   differing: z.array(z.string()),
 });

@@ -36,6 +36,7 @@ const comparison: Comparison = {
     run('a', { devices: 2, strategy: { kind: 'ddp', bucketCapMiB: 25 } }, [4, 3]),
     run('b', { devices: 2, strategy: { kind: 'fsdp', autoWrapPolicy: ['X', 'Y'] } }, ['NaN']),
   ],
+  timedSteps: { first: 1, last: 9, count: 9 },
   differing: ['strategy', 'strategy.kind'],
 };
 
@@ -52,6 +53,7 @@ describe('a comparison', () => {
     const [head, first, , , lossHead, step0, step1] = comparisonCsv(comparison).split('\r\n');
     expect(head).toMatch(/^run,id,state,.*strategy\.kind/);
     expect(first).toMatch(/^run a,a,running,ddp,2,auto,2,1000,,/);
+    expect(first).toContain(',12.5,1 to 9,3');
     expect(lossHead).toBe('step,mean loss of run a,mean loss of run b');
     expect([step0, step1]).toEqual(['0,4,NaN', '1,3,']);
   });
@@ -60,7 +62,7 @@ describe('a comparison', () => {
     expect(comparisonCsv(comparison)).not.toContain('simulated link');
     const [plain] = comparison.runs;
     const linked = run('c', { strategy: { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', linkGBps: 2.5 } }, [4]);
-    const [head, first, second] = comparisonCsv({ runs: [plain, linked], differing: [] }).split('\r\n');
+    const [head, first, second] = comparisonCsv({ ...comparison, runs: [plain, linked], differing: [] }).split('\r\n');
     const column = head.split(',').indexOf('simulated link (GB/s)');
     expect([first, second].map((line) => line.split(',')[column])).toEqual(['', '2.5']);
   });

@@ -41,10 +41,13 @@ export function comparisonCsv(comparison: Comparison): string {
     'live peak (bytes)',
     ...CATEGORIES.map((category) => `live ${category} (bytes)`),
     'iteration time (ms)',
+    'timed steps',
     'last mean loss',
     ...(isLinked ? ['simulated link (GB/s)'] : []),
     ...fields.map(({ path }) => path),
   ];
+  const { timedSteps } = comparison;
+  const timed = timedSteps === null ? null : `${timedSteps.first} to ${timedSteps.last}`;
   const rows = runs.map(({ run, peakBytes, liveBytes, byCategory, iterationMs, lossMeans }, i) => [
     run.name,
     run.id,
@@ -57,6 +60,7 @@ export function comparisonCsv(comparison: Comparison): string {
     liveBytes,
     ...CATEGORIES.map((category) => byCategory?.[category] ?? null),
     iterationMs,
+    timed,
     lossMeans.at(-1) ?? null,
     ...(isLinked ? [links[i]] : []),
     ...fields.map(({ values }) => values[i]),

@@ -112,6 +112,8 @@ describe('the interface', () => {
       lossStride: 1,
     });
     expect(comparison.runs[0].lossMeans).toEqual(Array.from({ length: first.steps }, (_, i) => 5 - i / 10));
+    const last = first.steps - 1;
+    expect(comparison.timedSteps).toEqual({ first: 1, last, count: last });
     expect(comparison.differing).toContain('strategy.kind');
     expect(comparison.differing).not.toContain('name');
     expect(comparison.differing.every((path) => path.startsWith('strategy.'))).toBe(true);

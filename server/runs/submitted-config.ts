@@ -4,7 +4,7 @@ import { confine } from '../data-folder.ts';
 
 /**
  * A config that came over HTTP, checked and whole; its paths stay relative to the data folder `root`, and each leads to
- * something inside it. Throws `invalid-config` or `not-built-yet` with every problem at its field.
+ * something inside it. Throws `invalid-config` with every problem at its field.
  */
 export async function parseSubmittedConfig(input: unknown, root: string): Promise<ExperimentConfig> {
   const config = parseConfig(input);

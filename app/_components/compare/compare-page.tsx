@@ -10,7 +10,6 @@ import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { alignColumn, scaleAfterFirst, unionOfSteps } from '../../_lib/chart-data.ts';
 import { type ComparedRun, comparisonCsv, differingFields } from '../../_lib/comparison-table.ts';
 import {
-  formatBytes,
   formatCount,
   formatExactBytes,
   formatLoss,
@@ -124,6 +123,7 @@ function Compared(props: {
           />
           <Bars
             title="Iteration time, median"
+            about={saidSteps(comparison)}
             unit="s"
             runs={runs}
             labels={labels}
@@ -157,6 +157,16 @@ function Compared(props: {
       </div>
     </ChartNote>
   );
+}
+
+/** Over which steps the iteration times are taken. */
+function saidSteps({ timedSteps, runs }: Comparison): string | null {
+  if (runs.every(({ iterationMs }) => iterationMs === null)) return null;
+  if (timedSteps === null) return 'No step is common to all: each over its own steps, the first apart.';
+  const { first, last, count } = timedSteps;
+  if (count === 1) return `Step ${formatCount(first)} alone: no other is common to all, first steps apart.`;
+  const which = `steps ${formatCount(first)} to ${formatCount(last)}`;
+  return `Over ${which}, which all have.`;
 }
 
 /** A short name for each run: its strategy, and its own name where that does not tell it from the others. */
@@ -283,6 +293,7 @@ function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; colourOf
 function Bars(props: {
   title: string;
   unit: string;
+  about?: string | null;
   runs: readonly ComparedRun[];
   labels: readonly string[];
   colourOf: (id: string) => string;
@@ -295,6 +306,7 @@ function Bars(props: {
       <h2 className="font-semibold">
         {props.title} <span className="font-normal text-faint">({props.unit})</span> <ChartNoteText />
       </h2>
+      {props.about ? <p className="mt-0.5 text-xs text-faint">{props.about}</p> : null}
       <ul className="mt-3 space-y-2.5">
         {props.runs.map((run, i) => {
           const value = props.valueOf(run);
@@ -415,12 +427,12 @@ function LiveByCategory({
                   {labels[i]}
                 </span>
                 <span className="whitespace-nowrap">
-                  <span className="font-semibold">{formatBytes(liveBytes)}</span>{' '}
-                  <span className="text-faint">live · {formatBytes(peakBytes)} reserved</span>
+                  <span className="font-semibold">{formatMB(liveBytes)} MB</span>{' '}
+                  <span className="text-faint">live · {formatMB(peakBytes)} MB reserved</span>
                 </span>
               </div>
               <StackBar
-                label={`${labels[i]}: ${CATEGORIES.map((c, at) => `${c} ${formatBytes(bytes[at])}`).join(', ')}`}
+                label={`${labels[i]}: ${CATEGORIES.map((c, at) => `${c} ${formatMB(bytes[at])} MB`).join(', ')}`}
                 byCategory={bytes}
                 reservedBytes={peakBytes}
                 ofBytes={most}
@@ -435,7 +447,7 @@ function LiveByCategory({
           <thead>
             <tr className="caps">
               <th scope="col" className="py-1 text-left font-medium">
-                Category
+                Category, MB
               </th>
               {runs.map(({ run }, i) => (
                 <th key={run.id} scope="col" className="py-1 pl-3 text-right font-mono font-medium">
@@ -459,7 +471,7 @@ function LiveByCategory({
                     className="py-0.5 pl-3 text-right whitespace-nowrap"
                     title={byCategory ? formatExactBytes(byCategory[category]) : undefined}
                   >
-                    {formatBytes(byCategory?.[category])}
+                    {formatMB(byCategory?.[category] ?? null)}
                   </td>
                 ))}
               </tr>

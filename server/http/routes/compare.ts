@@ -1,7 +1,8 @@
 import type { WireNumber } from '../../../engine/trainer/events.ts';
 import type { Comparison } from '../../contract.ts';
 import { differingPaths } from '../../runs/compare-configs.ts';
-import { byCategoryOf, type RunStore, toSummary } from '../../runs/run-store.ts';
+import { byCategoryOf, configOf, type RunRow, type RunStore, toSummary } from '../../runs/run-store.ts';
+import { commonMedians, StepTimes } from '../../runs/step-times.ts';
 import { RequestError } from '../errors.ts';
 import type { Route } from '../router.ts';
 import type { Services } from '../services.ts';
@@ -20,36 +21,48 @@ export function compareRoutes({ store }: Services): Route[] {
         if (ids.length === 0 || ids.length > MAX_RUNS)
           throw new RequestError('bad-request', `ids names 1 to ${MAX_RUNS} runs, with commas between them.`);
         const rows = await Promise.all(ids.map((id) => store.get(id)));
-        const runs: Comparison['runs'] = [];
-        for (const row of rows) {
+        const read: Awaited<ReturnType<typeof readSteps>>[] = [];
+        for (const row of rows) read.push(await readSteps(store, row));
+        const { medianMs, steps } = commonMedians(read.map(({ times }) => times));
+        const runs = rows.map((row, i): Comparison['runs'][number] => {
           const run = toSummary(row);
-          const stride = Math.max(1, Math.ceil(run.stepsDone / MAX_POINTS));
-          runs.push({
+          return {
             run,
             config: row.config,
             peakBytes: run.peakBytes,
             liveBytes: row.liveBytes === null ? null : Number(row.liveBytes),
             byCategory: byCategoryOf(row),
-            iterationMs: run.iterationMs,
-            lossMeans: await lossMeans(store, row.id, stride),
-            lossStride: stride,
-          });
-        }
-        const body: Comparison = { runs, differing: differingPaths(rows.map(({ config }) => config)) };
+            iterationMs: medianMs[i],
+            lossMeans: read[i].losses,
+            lossStride: read[i].stride,
+          };
+        });
+        const body: Comparison = {
+          runs,
+          timedSteps: steps,
+          differing: differingPaths(rows.map(({ config }) => config)),
+        };
         return { status: 200, body };
       },
     },
   ];
 }
 
-/** The mean loss of every `stride`-th step, in order. Every rank reports the same mean; the first one counts. */
-async function lossMeans(store: RunStore, runId: string, stride: number): Promise<WireNumber[]> {
+/**
+ * The steps of a run: their times, and the mean loss of every `stride`-th, in order. Every rank reports the same mean; the
+ * first one counts.
+ */
+async function readSteps(store: RunStore, row: RunRow) {
+  const stride = Math.max(1, Math.ceil(row.stepsDone / MAX_POINTS));
   const losses: WireNumber[] = [];
+  const times = new StepTimes(configOf(row).devices);
   let last = -1;
-  for await (const event of store.eventsAfter(runId, 0)) {
-    if (event.event !== 'step' || event.step <= last) continue;
+  for await (const event of store.eventsAfter(row.id, 0)) {
+    if (event.event !== 'step') continue;
+    times.add(event);
+    if (event.step <= last) continue;
     last = event.step;
     if (event.step % stride === 0) losses.push(event.lossMean);
   }
-  return losses;
+  return { stride, losses, times };
 }
