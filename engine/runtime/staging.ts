@@ -5,7 +5,8 @@
 export class UploadSlot {
   /** Resolves when the slot is mapped and its last user is done with it. */
   private free: Promise<void>;
-  private passOn: (mapped: Promise<void>) => void = () => undefined;
+  /** For each user that has not reopened it yet, in turn: lets the next one in. */
+  private readonly letIn: ((mapped: Promise<void>) => void)[] = [];
 
   constructor(private readonly buffer: GPUBuffer) {
     this.free = buffer.mapAsync(GPUMapMode.WRITE);
@@ -15,9 +16,8 @@ export class UploadSlot {
   /** The first `bytes` of the slot for the host to write, once the device has read what was there. Users take turns. */
   async open(bytes: number): Promise<Uint8Array<ArrayBuffer>> {
     const { free } = this;
-    this.free = new Promise((resolve) => {
-      this.passOn = resolve;
-    });
+    this.free = new Promise((resolve) => this.letIn.push(resolve));
+    this.free.catch(() => undefined);
     await free;
     return new Uint8Array(this.buffer.getMappedRange(0, roundUp(bytes)));
   }
@@ -31,7 +31,7 @@ export class UploadSlot {
   reopen(): void {
     const mapped = this.buffer.mapAsync(GPUMapMode.WRITE);
     mapped.catch(() => undefined);
-    this.passOn(mapped);
+    this.letIn.shift()?.(mapped);
   }
 }
 
