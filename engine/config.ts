@@ -217,7 +217,7 @@ export function checkpointFormat({
 export interface ConfigProblem {
   readonly path: string;
   readonly message: string;
-  readonly code: 'invalid-config' | 'not-built-yet';
+  readonly code: 'invalid-config';
 }
 
 type ParseResult = { config: ExperimentConfig; problems: [] } | { config: null; problems: ConfigProblem[] };
@@ -231,16 +231,18 @@ export function checkConfig(input: unknown): ParseResult {
 }
 
 /**
- * Parses a config. Throws StudioError `invalid-config` (or `not-built-yet` when that is all that is wrong) whose message
- * lists every problem by the person's own keys.
+ * Parses a config. Throws StudioError `invalid-config` whose message lists every problem by the person's own keys.
  */
 export function parseConfig(input: unknown): ExperimentConfig {
   const { config, problems } = checkConfig(input);
   if (config) return config;
-  const code = problems.every((p) => p.code === 'not-built-yet') ? 'not-built-yet' : 'invalid-config';
-  throw new StudioError(code, problems.map((p) => (p.path ? `${p.path}: ${p.message}` : p.message)).join('\n'), {
-    problems,
-  });
+  throw new StudioError(
+    'invalid-config',
+    problems.map((p) => (p.path ? `${p.path}: ${p.message}` : p.message)).join('\n'),
+    {
+      problems,
+    },
+  );
 }
 
 /** What the wrap policy names where the config leaves it out: the blocks of the model. */

@@ -1,7 +1,6 @@
 /** What went wrong, as a word that programs can test. The HTTP status and exit code of each follow from it. */
 export type ErrorCode =
   | 'invalid-config'
-  | 'not-built-yet'
   | 'not-found'
   | 'bad-file'
   | 'bad-data'

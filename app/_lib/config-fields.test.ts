@@ -1,10 +1,9 @@
 import { describe, expect, it } from 'vitest';
-import { checkConfig, ExperimentConfig } from '../../engine/config.ts';
+import { ExperimentConfig } from '../../engine/config.ts';
 import { defaultDraft, flatten, problemsOf, valueAt, withChange, withKind, withValue } from './config-draft.ts';
-import { belongsTo, builtGroups, comparableStrategies, FIELD_GROUPS } from './config-fields.ts';
+import { belongsTo, comparableStrategies, FIELD_GROUPS } from './config-fields.ts';
 
 const all = FIELD_GROUPS.flatMap(({ fields }) => fields);
-const built = builtGroups().flatMap(({ fields }) => fields);
 
 describe('the fields of the form', () => {
   it('name every leaf of the config', () => {
@@ -19,18 +18,6 @@ describe('the fields of the form', () => {
       for (const kind of names)
         for (const leaf of flatten(withKind(defaultDraft(), section, kind)).keys()) leaves.add(leaf);
     expect(new Set(all.map(({ path }) => path))).toEqual(leaves);
-  });
-
-  it('offer nothing that the engine refuses as not built yet', () => {
-    for (const field of built) {
-      if (field.input !== 'choice' || field.path.endsWith('.kind')) continue;
-      for (const { value } of field.choices) {
-        const [section, key] = field.path.split('.');
-        const config = key ? { [section]: { ...(field.of?.[section] as object), [key]: value } } : { [section]: value };
-        const notBuilt = checkConfig(config).problems.filter(({ code }) => code === 'not-built-yet');
-        expect(notBuilt, `${field.path}=${value}`).toEqual([]);
-      }
-    }
   });
 
   it('show each path at most once in a draft', () => {

@@ -1,5 +1,5 @@
-import { checkConfig, legalMeshes } from '../../engine/config.ts';
-import { type Draft, withValue } from './config-draft.ts';
+import { legalMeshes } from '../../engine/config.ts';
+import type { Draft } from './config-draft.ts';
 
 /** One value that a field can take, and how it is said. `null` is a value too. */
 export interface Choice {
@@ -15,8 +15,6 @@ interface FieldBase {
   readonly help?: string;
   /** Only where the config's section is of this kind, and what else must hold there for the field to matter. */
   readonly of?: Draft;
-  /** A value other than the default: the field is shown once the engine takes it. */
-  readonly probe?: unknown;
 }
 
 export type Field =
@@ -49,7 +47,7 @@ const text = [{ data: { kind: 'moby-dick' } }, { data: { kind: 'wikitext2', path
 
 const forEach = (of: readonly Draft[], field: Field): Field[] => of.map((one) => ({ ...field, of: one }));
 
-/** Every field of the config, grouped as the form shows them. What the engine has not built is left out by `shownFields`. */
+/** Every field of the config, grouped as the form shows them. */
 export const FIELD_GROUPS: readonly FieldGroup[] = [
   {
     id: 'run',
@@ -121,7 +119,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: fsdp,
         label: 'Limit all-gathers',
         input: 'switch',
-        probe: false,
         help: 'At most two units besides the root are gathered at once.',
       },
       {
@@ -140,7 +137,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: fsdp,
         label: 'Forward prefetch',
         input: 'switch',
-        probe: true,
         help: 'The next unit is gathered while this one computes, not earlier.',
       },
       {
@@ -148,7 +144,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: fsdp,
         label: 'CPU offload',
         input: 'switch',
-        probe: true,
         help: 'Parameters, gradients and optimizer state live in host memory.',
       },
       {
@@ -158,7 +153,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'number',
         unit: 'GB/s',
         none: 'off',
-        probe: 10,
         help: 'Between rows, as if they were on two hosts. Every chart and export says so.',
       },
       {
@@ -184,7 +178,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'strategy.activationCheckpointingPolicy',
         label: 'Checkpoint activations of',
         input: 'names',
-        probe: ['TransformerEncoderLayer'],
         none: 'no class',
         help: 'Blocks of these classes keep only their inputs and compute the rest again in backward.',
       }),
@@ -244,7 +237,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'model.dropout',
         label: 'Dropout',
         input: 'number',
-        probe: 0.1,
         help: 'The same masks in a recompute.',
       }),
       ...forEach([demo, gpt2, llama], {
@@ -252,7 +244,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         label: 'Freeze',
         input: 'names',
         none: 'nothing',
-        probe: ['x'],
         help: 'Names of parameters that are not trained; * stands for any characters.',
       }),
       { path: 'trainer.seed', label: 'Seed', input: 'integer', help: 'Of the initial weights.' },
@@ -324,7 +315,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: 'gpt2', label: 'GPT-2’s 50,257 tokens' },
         ],
       }),
-      ...forEach(text, { path: 'data.validationFraction', label: 'Held out', input: 'number', probe: 0.1 }),
+      ...forEach(text, { path: 'data.validationFraction', label: 'Held out', input: 'number' }),
     ],
   },
   {
@@ -361,14 +352,12 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'optimizer.foreach',
         label: 'All parameters at once',
         input: 'switch',
-        probe: false,
         help: 'Fewer dispatches, the same memory: PyTorch’s peak with foreach does not exist here.',
       },
       {
         path: 'optimizer.groups',
         label: 'Parameter groups',
         input: 'optimizer-groups',
-        probe: [{ match: '*', lr: 0 }],
         help: 'A parameter takes the first entry whose pattern fits its name; * stands for any characters.',
       },
       {
@@ -386,7 +375,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         label: 'Warm-up',
         input: 'integer',
         unit: 'steps',
-        probe: 1,
         help: 'The rate rises in a line up to its own.',
       },
       ...forEach([{ lrSchedule: { kind: 'cosine' } }, { lrSchedule: { kind: 'linear' } }], {
@@ -416,7 +404,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'trainer.accumulateGradBatches',
         label: 'Accumulate batches',
         input: 'integer',
-        probe: 2,
         help: 'Micro-batches of one optimizer step; gradients are their mean.',
       },
       {
@@ -424,10 +411,9 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: { trainer: { accumulateGradBatches: 2 } },
         label: 'Reduce every micro-batch',
         input: 'switch',
-        probe: true,
         help: 'Off: whole gradients stay until the last one, and are reduced once.',
       },
-      { path: 'trainer.gradientClipVal', label: 'Clip gradients at', input: 'number', none: 'off', probe: 1 },
+      { path: 'trainer.gradientClipVal', label: 'Clip gradients at', input: 'number', none: 'off' },
       {
         path: 'trainer.gradientClipAlgorithm',
         of: { trainer: { gradientClipVal: 1 } },
@@ -453,7 +439,6 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'integer',
         unit: 'steps',
         none: 'never',
-        probe: 5,
       },
       {
         path: 'trainer.validateBatches',
@@ -468,16 +453,15 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
     title: 'Checkpoint',
     about: 'Files that torch.load takes.',
     fields: [
-      { path: 'checkpoint.atEnd', label: 'Save at the end', input: 'switch', probe: false },
+      { path: 'checkpoint.atEnd', label: 'Save at the end', input: 'switch' },
       {
         path: 'checkpoint.every',
         label: 'Save every',
         input: 'integer',
         unit: 'steps',
         none: 'only at the end',
-        probe: 5,
       },
-      { path: 'checkpoint.keepLast', label: 'Keep the last', input: 'integer', none: 'all', probe: 2 },
+      { path: 'checkpoint.keepLast', label: 'Keep the last', input: 'integer', none: 'all' },
       {
         path: 'checkpoint.format',
         label: 'Format',
@@ -490,7 +474,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
           { value: 'safetensors', label: 'safetensors' },
         ],
       },
-      { path: 'checkpoint.filter', label: 'Only these', input: 'names', none: 'everything', probe: ['x'] },
+      { path: 'checkpoint.filter', label: 'Only these', input: 'names', none: 'everything' },
       {
         path: 'checkpoint.onSaveError',
         label: 'If a save fails',
@@ -507,47 +491,11 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         upload: 'checkpoint',
         none: 'start anew',
         help: 'A checkpoint, or latest: that of the last run of this name.',
-        probe: 'latest',
       },
-      { path: 'checkpoint.strict', label: 'Refuse a partial load', input: 'switch', probe: false },
+      { path: 'checkpoint.strict', label: 'Refuse a partial load', input: 'switch' },
     ],
   },
 ];
-
-/** Whether the engine takes this config or refuses it only for other reasons than "not built yet". */
-function isBuilt(config: Draft): boolean {
-  return checkConfig(config).problems.every(({ code }) => code !== 'not-built-yet');
-}
-
-function builtChoices(field: Field & { input: 'choice' }): Choice[] {
-  return field.choices.filter(({ value }) => {
-    const kindOf = /^(\w+)\.kind$/.exec(field.path)?.[1];
-    if (kindOf)
-      return isBuilt({
-        [kindOf]: { kind: value, ...(value === 'wikitext2' || value === 'batches' ? { path: 'x' } : {}) },
-      });
-    return isBuilt(withValue(field.of ?? {}, field.path, value));
-  });
-}
-
-/**
- * The groups with what the engine has built: a field whose probe is "not built yet" is left out, a choice keeps the values
- * that are taken. A choice of one is a fact: it is left out unless it names what the section is.
- */
-export function builtGroups(): FieldGroup[] {
-  return FIELD_GROUPS.map((group) => ({
-    ...group,
-    fields: group.fields.flatMap((field): Field[] => {
-      if (field.of && !isBuilt(field.of)) return [];
-      if (field.input === 'choice') {
-        const choices = builtChoices(field);
-        const names = field.path.endsWith('.kind') && field.path !== 'lrSchedule.kind';
-        return choices.length > 1 || names || field.path === 'strategy.shardingStrategy' ? [{ ...field, choices }] : [];
-      }
-      return field.probe === undefined || isBuilt(withValue(field.of ?? {}, field.path, field.probe)) ? [field] : [];
-    }),
-  }));
-}
 
 /** Whether a field has a place in this draft: its section is of the field's kind. */
 export function belongsTo(field: Field, draft: Draft): boolean {
@@ -573,7 +521,7 @@ export function comparableStrategies(draft: Draft): { label: string; strategy: u
   const [mesh] = legalMeshes(Number(draft.devices));
   const isHybrid = String(current.shardingStrategy).startsWith('HYBRID');
   const hybrids = isHybrid ? current : mesh ? { ...asFsdp, deviceMesh: mesh, cpuOffload: false } : null;
-  const candidates = [
+  return [
     { label: 'DDP', strategy: asDdp },
     ...['NO_SHARD', 'SHARD_GRAD_OP', 'FULL_SHARD'].map((shardingStrategy) => ({
       label: shardingStrategy,
@@ -587,5 +535,4 @@ export function comparableStrategies(draft: Draft): { label: string; strategy: u
       : []),
     { label: 'CPU offload', strategy: { ...inOneRow, shardingStrategy: 'FULL_SHARD', cpuOffload: true } },
   ];
-  return candidates.filter(({ strategy }) => isBuilt({ strategy }));
 }

@@ -7,7 +7,7 @@ import { withAbsolutePaths } from '../runs/config-paths.ts';
 
 /**
  * Reads a config from a YAML or JSON file. Relative paths in it are taken from the working directory, as those on the
- * command line are. Throws `invalid-config` or `not-built-yet` with every problem at once.
+ * command line are. Throws `invalid-config` with every problem at once.
  */
 export async function readConfigFile(file: string): Promise<ExperimentConfig> {
   let text: string;

@@ -27,7 +27,7 @@ export const USAGE = `Usage: npm run -s studio -- COMMAND
 
 Exit code 0: done. 1: it failed. 2: the command line or the config is wrong.`;
 
-const CORRECTABLE: readonly string[] = ['invalid-config', 'not-built-yet', 'forbidden'];
+const CORRECTABLE: readonly string[] = ['invalid-config', 'forbidden'];
 
 /** A command line that cannot be understood. */
 export class UsageError extends Error {

@@ -11,7 +11,6 @@ const STATUS: Readonly<Record<ErrorCode | ProtocolCode, number>> = {
   'method-not-allowed': 405,
   'unsupported-media-type': 415,
   'invalid-config': 400,
-  'not-built-yet': 422,
   'not-found': 404,
   'bad-file': 400,
   'bad-data': 400,

@@ -21,7 +21,7 @@ import {
   withoutDefaults,
   withValue,
 } from '../../_lib/config-draft.ts';
-import { belongsTo, builtGroups, comparableStrategies, type FieldGroup } from '../../_lib/config-fields.ts';
+import { belongsTo, comparableStrategies, FIELD_GROUPS, type FieldGroup } from '../../_lib/config-fields.ts';
 import { formatBytes, formatCount } from '../../_lib/format.ts';
 import { PRESETS, type Preset } from '../../_lib/presets.ts';
 import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
@@ -36,11 +36,10 @@ import { ConfigField } from './field.tsx';
 import { chipClass, SizeChips } from './size-chips.tsx';
 import { YamlEditor } from './yaml-editor.tsx';
 
-const GROUPS = builtGroups();
 /** Changing these changes which fields a section has. */
 const KINDS = new Set(['model.kind', 'data.kind', 'optimizer.kind', 'strategy.kind']);
 
-/** A new run: every field that is built, the config as YAML, and what it will cost, while one types. */
+/** A new run: every field, the config as YAML, and what it will cost, while one types. */
 export function NewRunPage({ initial, from }: { initial: unknown; from: string | null }) {
   const router = useRouter();
   const [draft, setDraft] = useState<Draft>(() => toDraft(initial));
@@ -72,7 +71,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
   const problems = useProblems(draft, create.error, prediction.dataVocabSize);
   const hints = useMemo(() => hintsOf(draft), [draft]);
   const shownPaths = new Set(
-    GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
+    FIELD_GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
   );
   const elsewhere = [...problems].filter(([path]) => !shownPaths.has(path));
   const ready = !problems.size && !yamlProblem;
@@ -142,7 +141,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
               problems={problems}
             />
           ) : (
-            GROUPS.map((group) => (
+            FIELD_GROUPS.map((group) => (
               <Group
                 key={group.id}
                 group={group}
