@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { counted } from './counted.ts';
 import { StudioError } from './errors.ts';
 import { schemaMessage } from './schema-messages.ts';
 
@@ -422,7 +423,7 @@ function refuseOptimizer({ optimizer, lrSchedule, trainer }: ExperimentConfig, b
   if (warmupSteps > trainer.steps)
     bad(
       'lrSchedule.warmupSteps',
-      `a warm-up of ${warmupSteps} steps does not end within trainer.steps ${trainer.steps}; shorten it, or train longer`,
+      `a warm-up of ${counted(warmupSteps, 'step')} does not end within trainer.steps ${trainer.steps}; shorten it, or train longer`,
     );
   if (kind !== 'constant' && minLr > optimizer.lr)
     bad(
@@ -451,7 +452,7 @@ function refuseMesh(s: Extract<StrategyConfig, { kind: 'fsdp' }>, devices: numbe
     );
   else if (isHybrid && !mesh) bad(path, `${name} needs [replicate, shard]; ${meshesOf(devices)}`);
   else if (mesh && mesh[0] * mesh[1] !== devices)
-    bad(path, `${written} makes ${mesh[0] * mesh[1]} ranks and devices is ${devices}; ${meshesOf(devices)}`);
+    bad(path, `${written} makes ${counted(mesh[0] * mesh[1], 'rank')} and devices is ${devices}; ${meshesOf(devices)}`);
   else if (mesh?.[1] === 1)
     bad(
       path,

@@ -1,3 +1,4 @@
+import { counted } from '../counted.ts';
 import { StudioError } from '../errors.ts';
 import { type Batch, type BatchShape, type BatchStream, requireInRun, type StreamLayout } from './samples.ts';
 
@@ -112,7 +113,7 @@ export function createBatchesStream(file: BatchesFile, options: BatchesOptions):
     if (entries[entry].length < ranks) {
       throw new StudioError(
         'bad-data',
-        `${where} has batches for ${entries[entry].length} ranks; devices is ${ranks}. Lower devices or add batches.`,
+        `${where} has batches for ${counted(entries[entry].length, 'rank')}; devices is ${ranks}. Lower devices or add batches.`,
         { entry, step, ranks: entries[entry].length },
       );
     }

@@ -1,6 +1,7 @@
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox, RegionSpec } from '../comm/mailbox.ts';
 import { checkpointFormat, type ExperimentConfig } from '../config.ts';
+import { counted } from '../counted.ts';
 import type { BatchStream } from '../data/samples.ts';
 import { StudioError } from '../errors.ts';
 import { fnv1a } from '../model/fnv1a.ts';
@@ -360,7 +361,7 @@ class RankTraining {
   private saved(result: SaveResult, stepsDone: number): void {
     const { config, run, emit } = this.c;
     if ('failed' in result) {
-      const message = `the checkpoint after ${stepsDone} steps was not saved: ${result.failed}`;
+      const message = `the checkpoint after ${counted(stepsDone, 'step')} was not saved: ${result.failed}`;
       if (config.checkpoint.onSaveError === 'stop')
         this.saveError = new StudioError('io', message, { rank: 0, step: stepsDone });
       else if (run.rank === 0) emit({ event: 'log', rank: null, line: message });

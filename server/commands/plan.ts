@@ -1,6 +1,8 @@
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { ExperimentConfig } from '../../engine/config.ts';
+import { configHints } from '../../engine/config-hints.ts';
+import { counted } from '../../engine/counted.ts';
 import { createBatchesStream } from '../../engine/data/batches.ts';
 import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
@@ -94,11 +96,12 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
       ? []
       : [`fits memoryBudgetMiB ${budget}`];
   return [
-    `${config.name}: ${params.toLocaleString('en')} parameters, ${world} ranks, planned for ${profile.name}`,
+    `${config.name}: ${params.toLocaleString('en')} parameters, ${counted(world, 'rank')}, planned for ${profile.name}`,
     `reserved ${mib(peakBytes)} per rank; live at most ${mib(liveBytes)}, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
     ...fits,
     `host memory ${mib(hostBytes)} per rank`,
     ...estimateLines(profile, prediction),
+    ...configHints(config).map(({ path, message }) => `${path}: ${message}`),
     '',
     'MiB of the fullest rank',
     ...table([head, ...rows, total]),

@@ -1,3 +1,4 @@
+import { counted } from '../../engine/counted.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
 import { mib } from './sizes.ts';
 
@@ -26,7 +27,7 @@ export class Progress {
     if (event.event === 'start') {
       const names = [...new Set(event.adapters.map(({ name, software }) => (software ? `${name} (software)` : name)))];
       this.#line(
-        `${event.params.toLocaleString('en')} parameters, ${event.world} ranks on ${names.join(', ')}; ` +
+        `${event.params.toLocaleString('en')} parameters, ${counted(event.world, 'rank')} on ${names.join(', ')}; ` +
           `predicted ${mib(event.predicted.peakBytes)} reserved and ${mib(event.predicted.liveBytes)} live on the fullest rank`,
       );
     } else if (event.event === 'log') {

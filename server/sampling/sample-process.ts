@@ -2,6 +2,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { on } from 'node:events';
 import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { counted } from '../../engine/counted.ts';
 import type { SampleRequest } from '../../engine/node/sample-checkpoint.ts';
 import { SampleLine } from '../contract.ts';
 import { workerEnvironment } from '../workers/environment.ts';
@@ -106,7 +107,7 @@ function late(
   const way =
     adapter === 'interpreter' || adapter === undefined ? 'choose a GPU as the adapter' : 'ask for fewer tokens';
   const took = inAll ? `${allMs / 1000} s were not enough` : `the next one took more than ${tokenMs / 1000} s`;
-  return `After ${tokens} ${tokens === 1 ? 'token' : 'tokens'} ${took}, so it was ended: ${way}, or shorten the prompt.`;
+  return `After ${counted(tokens, 'token')} ${took}, so it was ended: ${way}, or shorten the prompt.`;
 }
 
 function how(code: number | null, signal: NodeJS.Signals | null): string {

@@ -3,6 +3,7 @@
 import { useQuery } from '@tanstack/react-query';
 import Link from 'next/link';
 import { useDeferredValue, useState } from 'react';
+import { counted } from '../../../engine/counted.ts';
 import type { CheckpointDetails } from '../../../server/contract.ts';
 import { getCheckpoint, getRun } from '../../_lib/api.ts';
 import { toYaml } from '../../_lib/config-draft.ts';
@@ -60,7 +61,7 @@ function Header(props: { runId: string; runName: string; name: string; details: 
       <div className="min-w-0 flex-1 basis-64">
         <h1 className="truncate font-mono text-base font-semibold">{name}</h1>
         <p className="mt-1 text-muted">
-          after {formatCount(step)} steps of{' '}
+          after {step === 1 ? 'one step' : `${formatCount(step)} steps`} of{' '}
           <Link href={`/runs/${encodeURIComponent(runId)}`} className="underline underline-offset-2">
             {runName}
           </Link>
@@ -69,7 +70,7 @@ function Header(props: { runId: string; runName: string; name: string; details: 
         <p className="mt-1 text-xs text-faint">
           {kind} · <span title={formatExactBytes(bytes)}>{formatBytes(bytes)}</span> in{' '}
           {files.length === 1 ? 'one file' : `${files.length} files`} · {formatCount(params)} parameters ·{' '}
-          {formatCount(tensors.length)} tensors
+          {counted(tensors.length, 'tensor')}
         </p>
       </div>
       <div className="flex flex-wrap gap-2">

@@ -1,6 +1,7 @@
 'use client';
 
 import { useMemo } from 'react';
+import { counted } from '../../../engine/counted.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import {
   alignColumn,
@@ -201,5 +202,5 @@ export function summaryOf(
     const value = values.at(-1);
     return `${label} ${value === null || value === undefined ? 'no number' : format(value)}`;
   });
-  return `${what} over ${x.length} steps. At step ${x.at(-1)}: ${last.join(', ')}.`;
+  return `${what} over ${counted(x.length, 'step')}. At step ${x.at(-1)}: ${last.join(', ')}.`;
 }
