@@ -1,5 +1,5 @@
 import type { CheckpointContent } from '../engine/checkpoint/checkpoint-content.ts';
-import { checkpointContent } from '../engine/checkpoint/full-checkpoint.ts';
+import { checkpointContent } from '../engine/checkpoint/run-content.ts';
 import { parseConfig } from '../engine/config.ts';
 import { buildModel } from '../engine/model/build-model.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import type { Page } from '@playwright/test';
 import { bytesSource } from '../engine/checkpoint/byte-source.ts';
-import { openWeights, type WeightsFile } from '../engine/checkpoint/weights-file.ts';
+import { openWeights, type Weights } from '../engine/checkpoint/fixtures/read-weights.ts';
 import type { Run } from '../server/contract.ts';
 import { expect, SMALL_TEXT, StudioApi, smallConfig, test } from './studio.ts';
 
@@ -23,7 +23,7 @@ async function download(page: Page, name: string): Promise<{ bytes: Buffer; save
   return { bytes: await readFile(await file.path()), saved: file.suggestedFilename() };
 }
 
-const weightsOf = (name: string, bytes: Buffer): Promise<WeightsFile> =>
+const weightsOf = (name: string, bytes: Buffer): Promise<Weights> =>
   openWeights(bytesSource(name, new Uint8Array(bytes)));
 
 test('a sharded checkpoint downloads as a tar, as one torch file and as safetensors: the same weights', async ({

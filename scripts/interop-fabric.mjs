@@ -59,17 +59,16 @@ async function oursThere({ work, adapter, loader }, ranks, check) {
     ),
   );
   const python = (what, script, ...args) => check(what, must('python3', [script, ...args]));
+  const all = String(ranks);
   await Promise.all([
     python('full in torch', loader, 'full', saved('full'), expected),
     python('sharded in torch', loader, 'sharded', saved('sharded'), expected),
     python('full and sharded in torch', fabric, 'same', saved('full'), saved('sharded')),
-  ]);
-  await Promise.all([
     python('full in Fabric', loader, 'fabric', saved('full'), config, expected),
     python('sharded in Fabric', loader, 'fabric', saved('sharded'), config, expected),
+    python(`full in Fabric on ${ranks}`, fabric, 'load', saved('full'), saved('full'), all),
+    python(`sharded in Fabric on ${ranks}`, fabric, 'load', saved('sharded'), saved('full'), all),
   ]);
-  for (const format of ['full', 'sharded'])
-    await python(`${format} in Fabric on ${ranks}`, fabric, 'load', saved(format), saved('full'), String(ranks));
 }
 
 /** Fabric trains and saves; what we read of it is written again in other forms, and trained on from. */
@@ -138,7 +137,7 @@ function studio(...args) {
 async function must(command, args) {
   const { code, tail } = await runProgram(command, args, { timeoutMs: BOUND_MS, quiet: true });
   const said = tail.split('\n').filter((line) => /^(OK|DIFF)/.test(line));
-  if (said.length) console.log(said.join('\n'));
+  for (const line of said) console.log(`${(performance.now() / 1000).toFixed(0).padStart(3)} s ${line}`);
   if (code !== 0)
     throw new SetupError(`${path.basename(command)} ${args.slice(0, 3).join(' ')} ended with ${code}\n${tail}`);
 }

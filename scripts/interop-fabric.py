@@ -42,28 +42,25 @@ def same(a, b, what):
 def train(world):
     """Fabric, launched, with the model and its optimizer set up."""
     import lightning as L
+    from lightning.fabric.accelerators import CPUAccelerator
     from lightning.fabric.strategies import FSDPStrategy
     from lightning.pytorch.demos import Transformer
 
+    class AnyDevice(CPUAccelerator):
+        """Counts ranks as the CPU does, and lets them be anywhere."""
+
+        def setup_device(self, device):
+            pass
+
     class OneGpu(FSDPStrategy):
-        """All ranks on the first GPU. Fabric takes them for ranks on the CPU until they are launched."""
-
-        launched = False
-
-        @property
-        def root_device(self):
-            return torch.device("cuda", 0) if self.launched else torch.device("cpu")
-
-        def setup_environment(self):
-            super().setup_environment()
-            self.launched = True
+        root_device = torch.device("cuda", 0)
 
     layers = {nn.TransformerEncoderLayer, nn.TransformerDecoderLayer}
     if world <= torch.cuda.device_count():
         fabric = L.Fabric(accelerator="cuda", devices=world, strategy=FSDPStrategy(auto_wrap_policy=layers))
     else:
         strategy = OneGpu(auto_wrap_policy=layers, process_group_backend="gloo")
-        fabric = L.Fabric(accelerator="cpu", devices=world, strategy=strategy)
+        fabric = L.Fabric(accelerator=AnyDevice(), devices=world, strategy=strategy)
     fabric.launch()
     torch.manual_seed(7)
     model = fabric.setup(Transformer(**MODEL))

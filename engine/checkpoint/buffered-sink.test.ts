@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { bufferedSink } from './buffered-sink.ts';
-import { memorySink } from './byte-source.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 
 test('the same bytes in the same order, in fewer calls', async () => {
   const inner = memorySink();

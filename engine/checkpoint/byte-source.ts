@@ -75,22 +75,3 @@ export async function* readPieces(source: ByteSource): AsyncGenerator<Uint8Array
     yield await source.read(at, Math.min(PIECE_BYTES, source.bytes - at));
   }
 }
-
-/** A sink that keeps everything in memory; `bytes()` joins it. */
-export function memorySink(): ByteSink & { bytes(): Uint8Array<ArrayBuffer> } {
-  const chunks: Uint8Array[] = [];
-  return {
-    async write(chunk) {
-      chunks.push(chunk.slice());
-    },
-    bytes() {
-      const out = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
-      let at = 0;
-      for (const chunk of chunks) {
-        out.set(chunk, at);
-        at += chunk.length;
-      }
-      return out;
-    },
-  };
-}

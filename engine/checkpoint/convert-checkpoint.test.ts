@@ -1,11 +1,13 @@
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { type ByteSource, bytesSource, memorySink } from './byte-source.ts';
+import { type ByteSource, bytesSource } from './byte-source.ts';
 import { type ConversionTarget, convertCheckpoint } from './convert-checkpoint.ts';
 import { elementCount } from './dtype.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { openCheckpoint } from './open-checkpoint.ts';
-import { extraOf, isStoredTensor, iterOf, type StoredCheckpoint } from './stored-checkpoint.ts';
+import { toPlain } from './python-value.ts';
+import { isStoredTensor, type StoredCheckpoint } from './stored-checkpoint.ts';
 import { openOptimizer } from './stored-optimizer.ts';
 import { tensorToWrite, writeTorchFile } from './torch-file-writer.ts';
 
@@ -58,8 +60,8 @@ async function spellOut(checkpoint: StoredCheckpoint, withOptimizer: boolean): P
       state.set(`${name} ${part}`, tensor);
     }
   }
-  const rest = { iter: iterOf(checkpoint), ...extraOf(checkpoint) };
-  return { model, state, groups: optimizer?.groups.map(({ stored }) => stored), rest };
+  const groups = optimizer?.groups.map(({ stored }) => stored);
+  return { model, state, groups, rest: toPlain(checkpoint.rest) };
 }
 
 const KINDS = ['full', 'sharded', 'safetensors'] as const;

@@ -3,7 +3,7 @@ import { type ByteSource, bytesSource, sliceSource } from './byte-source.ts';
 import { coverFault, isRowChunk } from './chunk-cover.ts';
 import { type DcpPath, type DcpPlace, type DcpTensor, METADATA_FILE, readDcpMetadata } from './dcp-metadata.ts';
 import { type DType, dtypeBytes, elementCount } from './dtype.ts';
-import type { PyDict, PyValue } from './python-value.ts';
+import type { PyDict } from './python-value.ts';
 import { openTorchFile, type TorchFile } from './torch-file.ts';
 import { isTensor, type TorchTensor } from './torch-globals.ts';
 
@@ -58,15 +58,9 @@ export class DcpFolder {
   ) {}
 
   /**
-   * Rows [first, first + count) of dimension 0, row-major and little-endian, whatever the chunks are. A scalar has one row.
-   * 'bad-file' names a tensor whose chunks do not cover it.
+   * Elements [first, first + count), row-major and little-endian, whatever the chunks are; of chunks of rows no other bytes
+   * are read. 'bad-file' names a tensor whose chunks do not cover it.
    */
-  readRows(name: string, first: number, count: number): Promise<Uint8Array<ArrayBuffer>> {
-    const rowElements = elementCount(this.tensor(name).shape.slice(1));
-    return this.readElements(name, first * rowElements, count * rowElements);
-  }
-
-  /** Elements [first, first + count) in row-major order; of chunks of rows no other bytes are read. */
   async readElements(name: string, first: number, count: number): Promise<Uint8Array<ArrayBuffer>> {
     const tensor = this.tensor(name);
     const { dtype, shape, parts, fault } = tensor;
@@ -86,17 +80,7 @@ export class DcpFolder {
     return out;
   }
 
-  /** The keys of meta.pt. */
-  get meta(): PyDict | null {
-    return this.metaFile && (this.metaFile.value as PyDict);
-  }
-
-  /** A value that is no tensor, by the restricted reader. */
-  async readValue(name: string): Promise<PyValue> {
-    return (await this.openValue(name)).value;
-  }
-
-  /** The same as the torch file that it is: the value may hold tensors deep inside. */
+  /** A value that is no tensor, as the torch file that it is: it may hold tensors deep inside. */
   async openValue(name: string): Promise<TorchFile> {
     const value = this.values.get(name);
     if (!value) throw new StudioError('internal', `${this.name} has no value ${name}.`);

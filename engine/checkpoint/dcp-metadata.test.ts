@@ -1,10 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
-import { bytesSource, memorySink } from './byte-source.ts';
+import { bytesSource } from './byte-source.ts';
 import { openDcpFolder } from './dcp-folder.ts';
 import { type DcpChunk, type DcpMetadata, METADATA_FILE, readDcpMetadata } from './dcp-metadata.ts';
 import { writeDcpMetadata } from './dcp-metadata-writer.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { OPCODE } from './pickle-opcodes.ts';
 import { PickleWriter } from './pickle-writer.ts';
 import { type PyObject, type PyValue, tuple } from './python-value.ts';
@@ -194,7 +195,7 @@ describe('chunks of any shape', () => {
     [[box(0, 0, 4, 3), box(0, 3, 3, 3)], '3 of its 24 elements are in none'],
     [[box(0, 0, 4, 4), box(0, 3, 4, 3)], 'its chunks at [0,0] and [0,3] overlap'],
   ])('a tensor that is not covered once is refused by name: %#', async (chunks, message) => {
-    await expect((await folder(chunks)).readRows('w', 0, 1)).rejects.toThrow(`w: ${message}`);
+    await expect((await folder(chunks)).readElements('w', 0, 1)).rejects.toThrow(`w: ${message}`);
   });
 });
 

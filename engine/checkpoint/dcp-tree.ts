@@ -2,6 +2,7 @@ import { StudioError } from '../errors.ts';
 import type { DcpFolder, DcpFolderTensor } from './dcp-folder.ts';
 import type { DcpPath } from './dcp-metadata.ts';
 import { type PyDict, type PyValue, sequenceItems } from './python-value.ts';
+import type { WeightsOptions } from './state-dicts.ts';
 import {
   isStoredTensor,
   type StoredCheckpointTensor,
@@ -9,7 +10,6 @@ import {
   storedTensor,
 } from './stored-checkpoint.ts';
 import { openTensors, tensorOpener } from './torch-tree.ts';
-import type { WeightsOptions } from './weights-file.ts';
 
 /** What the paths of a sharded folder spell out. */
 export interface DcpTree {

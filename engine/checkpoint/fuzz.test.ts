@@ -1,15 +1,17 @@
 import { readFileSync } from 'node:fs';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
-import { type ByteSource, bytesSource, memorySink } from './byte-source.ts';
+import { type ByteSource, bytesSource } from './byte-source.ts';
 import { type CheckpointContent, contentTree, type TensorContent } from './checkpoint-content.ts';
 import { convertCheckpoint } from './convert-checkpoint.ts';
 import { folderMetadata } from './dcp-folder-writer.ts';
 import { readDcpMetadata } from './dcp-metadata.ts';
 import { elementCount } from './dtype.ts';
-import { checkpointContent } from './full-checkpoint.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { type CheckpointInput, openCheckpoint } from './open-checkpoint.ts';
-import { extraOf, isStoredTensor, listTensors, type StoredCheckpoint } from './stored-checkpoint.ts';
+import { toPlain } from './python-value.ts';
+import { checkpointContent } from './run-content.ts';
+import { isStoredTensor, listTensors, type StoredCheckpoint } from './stored-checkpoint.ts';
 import { openOptimizer } from './stored-optimizer.ts';
 import { writeTorchFile } from './torch-file-writer.ts';
 import { openZip, readZipEntry } from './zip-reader.ts';
@@ -83,7 +85,7 @@ function join(...parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
 async function readAll(input: CheckpointInput): Promise<void> {
   const checkpoint = await openCheckpoint(input, { expectedNames: ['a'] });
   listTensors(checkpoint);
-  extraOf(checkpoint);
+  toPlain(checkpoint.rest);
   for (const { shape, readBytes } of checkpoint.model.values()) await readBytes(0, elementCount(shape));
   await readOptimizer(checkpoint);
   await checkpoint.verify();

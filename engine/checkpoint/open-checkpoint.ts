@@ -6,6 +6,7 @@ import { readDcpTree } from './dcp-tree.ts';
 import { type PyDict, type PyValue, sequenceItems } from './python-value.ts';
 import { openSafetensors, readSafetensors, type SafetensorsFile, startsAsSafetensors } from './safetensors.ts';
 import { readSafetensorsMetadata } from './safetensors-metadata.ts';
+import { asOptimizer, chooseStateDict, findStateDicts, type WeightsOptions } from './state-dicts.ts';
 import {
   type StoredCheckpoint,
   type StoredCheckpointTensor,
@@ -16,7 +17,6 @@ import {
 import { openTorchFile, startsAsZip, type TorchFile } from './torch-file.ts';
 import { startsAsLegacyTorch } from './torch-legacy.ts';
 import { isData, openTensors, type TensorOpener, tensorOpener } from './torch-tree.ts';
-import { asOptimizer, chooseStateDict, findStateDicts, type WeightsOptions } from './weights-file.ts';
 
 /** What a path turned out to be: one file, or the files of a folder by name. */
 export type CheckpointInput =

@@ -199,10 +199,3 @@ export class PickleWriter {
     this.view = new DataView(grown.buffer);
   }
 }
-
-/** One value as a pickle of its own. */
-export function writePickle(value: PyValue): Uint8Array<ArrayBuffer> {
-  const writer = new PickleWriter();
-  writer.value(value);
-  return writer.finish();
-}

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
+import { writePickle } from './fixtures/write-pickle.ts';
 import { OPCODE } from './pickle-opcodes.ts';
 import { type PickleGlobals, readPickle } from './pickle-reader.ts';
-import { writePickle } from './pickle-writer.ts';
 import { PyOrderedDict, PyTuple, type PyValue, tuple } from './python-value.ts';
 import { torchGlobals } from './torch-globals.ts';
 

@@ -2,8 +2,9 @@ import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
-import { bytesSource, memorySink } from './byte-source.ts';
+import { bytesSource } from './byte-source.ts';
 import { DTYPES, type DType, dtypeBytes, elementCount } from './dtype.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { duplicateJsonKey } from './json-keys.ts';
 import { openSafetensors, type SafetensorsToWrite, safetensorsBytes, writeSafetensors } from './safetensors.ts';
 

@@ -126,16 +126,6 @@ export function configOf({ rest }: Pick<StoredCheckpoint, 'rest'>): PlainValue |
   return config === undefined ? null : (toPlain(config) ?? null);
 }
 
-/** The remaining keys as plain data; what JSON cannot say is left out. */
-export function extraOf({ rest }: Pick<StoredCheckpoint, 'rest'>): Readonly<Record<string, PlainValue>> {
-  const extra: [string, PlainValue][] = [];
-  for (const [key, value] of rest) {
-    const plain = key === 'iter' || key === 'config' ? undefined : toPlain(value);
-    if (plain !== undefined) extra.push([String(key), plain]);
-  }
-  return Object.fromEntries(extra);
-}
-
 /** A line of `checkpoint inspect`. */
 export interface ListedTensor {
   readonly name: string;

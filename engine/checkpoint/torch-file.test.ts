@@ -1,8 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
-import { bytesSource, memorySink } from './byte-source.ts';
+import { bytesSource } from './byte-source.ts';
 import { DTYPES, type DType, dtypeBytes, elementCount, swapBytes } from './dtype.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { PickleWriter } from './pickle-writer.ts';
 import { PyOrderedDict, type PyValue, tuple } from './python-value.ts';
 import { openSafetensors } from './safetensors.ts';

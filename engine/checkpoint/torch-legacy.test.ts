@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { bytesSource } from './byte-source.ts';
-import { writePickle } from './pickle-writer.ts';
+import { writePickle } from './fixtures/write-pickle.ts';
 import { PyTuple, type PyValue } from './python-value.ts';
 import { openTorchFile, type TorchFile } from './torch-file.ts';
 import { isTensor, type TorchTensor } from './torch-globals.ts';

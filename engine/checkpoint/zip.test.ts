@@ -1,8 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
-import { type ByteSource, bytesSource, memorySink } from './byte-source.ts';
+import { type ByteSource, bytesSource } from './byte-source.ts';
 import { crc32 } from './crc32.ts';
+import { memorySink } from './fixtures/memory-sink.ts';
 import { openZip, openZipEntry, readZipEntry, verifyZipEntry } from './zip-reader.ts';
 import { ZipWriter, zipBytes } from './zip-writer.ts';
 

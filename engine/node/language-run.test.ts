@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { bytesSource } from '../checkpoint/byte-source.ts';
-import { openWeights } from '../checkpoint/weights-file.ts';
+import { openWeights } from '../checkpoint/fixtures/read-weights.ts';
 import { parseConfig } from '../config.ts';
 import type { RunEvent } from '../trainer/events.ts';
 import { runWorkerRanks } from './run-rank.ts';

@@ -4,7 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { writeFullCheckpoint } from '../checkpoint/full-checkpoint.ts';
+import { contentTree } from '../checkpoint/checkpoint-content.ts';
+import { checkpointContent } from '../checkpoint/run-content.ts';
+import { writeTorchFile } from '../checkpoint/torch-file-writer.ts';
 import { parseConfig } from '../config.ts';
 import { buildModel } from '../model/build-model.ts';
 import { initialValues } from '../model/init.ts';
@@ -63,19 +65,12 @@ describe('a checkpoint of a run', () => {
     const { parameters } = buildModel(config.model, 9);
     const path = join(folder, `${data.kind}.ckpt`);
     const sink = await createFileSink(path);
-    await writeFullCheckpoint(
-      {
-        parameters,
-        optimizer: null,
-        iter: 1,
-        config: JSON.parse(JSON.stringify(config)),
-        async *read(name) {
-          const spec = parameters.find((p) => p.name === name)!;
-          yield new Uint8Array(initialValues(spec, 7, 0, elementsOf(spec.shape)).buffer);
-        },
-      },
-      sink,
-    );
+    const description = { parameters, optimizer: null, iter: 1, config: JSON.parse(JSON.stringify(config)) };
+    const content = checkpointContent(description, async function* (name) {
+      const spec = parameters.find((p) => p.name === name)!;
+      yield new Uint8Array(initialValues(spec, 7, 0, elementsOf(spec.shape)).buffer);
+    });
+    await writeTorchFile(contentTree(content), sink);
     await sink.commit();
     return path;
   }

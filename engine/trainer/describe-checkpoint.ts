@@ -4,7 +4,7 @@ import type {
   CheckpointOptimizer,
   CheckpointParameter,
   CheckpointPart,
-} from '../checkpoint/full-checkpoint.ts';
+} from '../checkpoint/run-content.ts';
 import type { ExperimentConfig, OptimizerConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { type Model, parameterOf } from '../model/model.ts';

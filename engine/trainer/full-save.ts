@@ -1,4 +1,4 @@
-import type { CheckpointPart, PartReader } from '../checkpoint/full-checkpoint.ts';
+import type { CheckpointPart, PartReader } from '../checkpoint/run-content.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
 import { StudioError } from '../errors.ts';
 import { rowsOf, type ShardSegment } from '../ops/shard/layout.ts';

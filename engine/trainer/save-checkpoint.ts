@@ -2,7 +2,7 @@ import type { ByteSink } from '../checkpoint/byte-source.ts';
 import { type CheckpointContent, contentTree } from '../checkpoint/checkpoint-content.ts';
 import { writeWeights } from '../checkpoint/convert-checkpoint.ts';
 import { type DcpEntry, rankFileName, writeRankFile } from '../checkpoint/dcp-folder-writer.ts';
-import { type CheckpointDescription, checkpointContent } from '../checkpoint/full-checkpoint.ts';
+import { type CheckpointDescription, checkpointContent } from '../checkpoint/run-content.ts';
 import type { CheckpointKind } from '../checkpoint/stored-checkpoint.ts';
 import { writeTorchFile } from '../checkpoint/torch-file-writer.ts';
 import { exchangeTexts, type TextRegions } from '../comm/exchange-texts.ts';

@@ -1,5 +1,5 @@
 import { initDispatches, initialValues } from '../model/init.ts';
-import { type Model, type ParameterSpec, parameterOf } from '../model/model.ts';
+import { type ParameterSpec, parameterOf } from '../model/model.ts';
 import { CONTROL } from '../ops/control.ts';
 import { elementsOf } from '../ops/graph.ts';
 import { LOSS_SCALE } from '../ops/optimizer/loss-scale.ts';
@@ -127,9 +127,4 @@ async function fillParameter(
     const values = whole ? whole.slice(piece.first, end) : await source(spec, piece.first, piece.count);
     await engine.write(parameters.name, piece.offsetBytes, values);
   }
-}
-
-/** Names of a model's parameters and their shapes, in state_dict order. */
-export function expectedShapes(model: Model): Map<string, readonly number[]> {
-  return new Map(model.parameters.map((p) => [p.name, p.shape]));
 }

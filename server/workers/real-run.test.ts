@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { openWeights } from '../../engine/checkpoint/weights-file.ts';
+import { openWeights } from '../../engine/checkpoint/fixtures/read-weights.ts';
 import { parseConfig } from '../../engine/config.ts';
 import { listCheckpoints } from '../../engine/node/checkpoint-list.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
