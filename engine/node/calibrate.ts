@@ -7,6 +7,7 @@ import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
 import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { CONTROL_ELEMENTS } from '../ops/control.ts';
 import { fill } from '../ops/fill/fill.ts';
+import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
 import {
   type Cost,
@@ -25,6 +26,7 @@ import { adam } from '../ops/optimizer/adam.ts';
 import { reluGrad } from '../ops/relu-grad/relu-grad.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { readMapped, UploadSlot } from '../runtime/staging.ts';
+import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
 import { openAdapter } from './adapters.ts';
 import { parallelCopy } from './parallel-copy.ts';
@@ -61,7 +63,7 @@ export async function calibrateAdapter(id: string): Promise<AdapterRates> {
   const { adapter, entry } = await openAdapter(id);
   const open = await openDevice(adapter);
   try {
-    return await measureRates(open, entry.software);
+    return await measureRates(open, entry.software, offersTensorCores(adapter));
   } finally {
     open.close();
   }
@@ -105,14 +107,16 @@ export function calibrateInChild(id: string): Promise<AdapterRates> {
  * The rates of a device as the engine uses it: each class of kernels at a small and a large size, in the variants that
  * training would take, the host's part of a dispatch, and copies to and from the host through mapped buffers.
  */
-export async function measureRates(open: OpenDevice, software: boolean): Promise<AdapterRates> {
-  const bench = new RateBench(open, software);
+export async function measureRates(open: OpenDevice, software: boolean, tensorCores: boolean): Promise<AdapterRates> {
+  const bench = new RateBench(open, software, tensorCores);
   try {
     const kernels = await bench.kernels();
+    const switchSeconds = await bench.switching();
     const roundTripSeconds = await bench.download(16);
     const large = await bench.download(COPY_BYTES);
     return {
       kernels,
+      switchSeconds,
       dispatchSeconds: await bench.encoding(),
       roundTripSeconds,
       uploadBytesPerSecond: COPY_BYTES / (await bench.upload()),
@@ -137,13 +141,10 @@ interface Ready {
 }
 
 type Layout = 'nt' | 'nn' | 'tn';
+type ProductKind = 'float32' | 'halves' | 'tensor cores';
 const LAYOUTS: Readonly<Record<Layout, Kernel>> = { nt: matmulNT, nn: matmulNN, tn: matmulTN };
 /** The same of 16-mixed: weights and activations are halves, gradients float32. */
-const HALF_LAYOUTS: Readonly<Record<Layout, Kernel>> = {
-  nt: withHalves(matmulNT, ['a', 'b']),
-  nn: withHalves(matmulNN, ['b']),
-  tn: withHalves(matmulTN, ['b']),
-};
+const HALVES: Readonly<Record<Layout, readonly string[]>> = { nt: ['a', 'b'], nn: ['b'], tn: ['b'] };
 
 class RateBench {
   private readonly buffers: GPUBuffer[] = [];
@@ -152,6 +153,7 @@ class RateBench {
   constructor(
     private readonly open: OpenDevice,
     private readonly software: boolean,
+    private readonly tensorCores: boolean,
   ) {
     this.clock = new DeviceClock(open);
   }
@@ -160,16 +162,19 @@ class RateBench {
     const { few, many, tokens, width, hidden, heads, elements } = SIZES[this.software ? 'software' : 'gpu'];
     const elementwise = await this.rate('bytes', this.relu(few * width), this.adam(elements), 1e12);
     const { bytesPerSecond } = elementwise;
-    const matmul = (rows: number, out: number, of = LAYOUTS) =>
-      (['nt', 'nn', 'tn'] as const).flatMap((layout) => this.matmul(layout, of[layout], rows, out, width));
+    const matmul = (rows: number, out: number, of: ProductKind = 'float32') =>
+      (['nt', 'nn', 'tn'] as const).flatMap((layout) => this.matmul(layout, of, rows, out, width));
     const compute = (small: Promise<Ready>[], large: Promise<Ready>[]) =>
       this.rate('flops', small, large, bytesPerSecond);
-    const products = await compute(matmul(many / 8, width), matmul(many, hidden));
+    const products = await compute(matmul(many, width), matmul(many, hidden));
     const { flopsPerSecond } = products;
+    const halves = (of: ProductKind) => compute(matmul(many, width, of), matmul(many, hidden, of));
+    const halved = await halves('halves');
     const sequences = many / tokens;
     return {
       matmul: products,
-      matmulHalf: await compute(matmul(many / 8, width, HALF_LAYOUTS), matmul(many, hidden, HALF_LAYOUTS)),
+      matmulHalf: halved,
+      tensorCores: this.tensorCores ? await halves('tensor cores') : halved,
       fewRows: await this.rate('bytes', matmul(few, width), matmul(few, hidden), flopsPerSecond),
       attention: await compute(
         [this.attention(attention, 1, few, heads)],
@@ -182,6 +187,20 @@ class RateBench {
       rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
       elements: { ...elementwise, flopsPerSecond },
     };
+  }
+
+  /** Seconds that small kernels take more when each is followed by another one than when each goes on by itself. */
+  async switching(): Promise<number> {
+    const { few, width, heads } = SIZES[this.software ? 'software' : 'gpu'];
+    const kinds = await Promise.all([
+      ...this.norms(few, width),
+      ...this.relu(few * width),
+      this.attention(attention, 1, few, heads),
+      this.matmul('nt', 'float32', few, width, width)[0],
+    ]);
+    let alone = 0;
+    for (const each of kinds) alone += (await this.clock.secondsOfOne([each])) / kinds.length;
+    return Math.max((await this.clock.secondsOfOne(kinds)) - alone, alone / 1000);
   }
 
   /** Seconds of a copy from the device until the host may read it. */
@@ -257,11 +276,14 @@ class RateBench {
   }
 
   /** A linear layer's product over `rows`: forward, the input's gradient or the weight's. */
-  private matmul(layout: Layout, kernel: Kernel, rows: number, out: number, width: number): Promise<Ready>[] {
+  private matmul(layout: Layout, of: ProductKind, rows: number, out: number, width: number): Promise<Ready>[] {
     const [M, N, K] = { nt: [rows, out, width], nn: [rows, width, out], tn: [out, width, rows] }[layout];
     const lda = layout === 'tn' ? M : K;
     const ldb = layout === 'nt' ? K : N;
     const params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
+    const base = LAYOUTS[layout];
+    const halved = withHalves(base, of === 'float32' ? [] : HALVES[layout]);
+    const kernel = (of === 'tensor cores' && onTensorCores(base, HALVES[layout], params)) || halved;
     const cold = rows < 64 && !this.software ? Math.ceil(COLD_BYTES / (4 * out * width)) : 1;
     const half = (index: number) => dtypeBytes[kernel.operands[index].dtype];
     const [a, b, c] = [M * K * half(0), K * N * half(1), M * N * 4];

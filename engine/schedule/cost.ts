@@ -1,3 +1,4 @@
+import type { Kernel } from '../ops/kernel.ts';
 import type { AdapterProfile } from './profile.ts';
 import { kernelClass } from './rates.ts';
 import { type Action, type Dispatch, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
@@ -68,6 +69,7 @@ class Lanes {
   /** When the host, the device's queue and each lane are free. */
   private host = START;
   private device = START;
+  private lastKernel: Kernel | null = null;
   private readonly lanes: Partial<Record<Lane, Moment>> = {};
   /** When each step no longer keeps others waiting: for the device's work, once it is submitted. */
   private readonly done: (Moment | undefined)[] = [];
@@ -239,6 +241,7 @@ class Lanes {
     return { memory: this.sharing * (seconds + (2 * bytes) / bytesPerSecond) };
   }
 
+  /** What the device spends on these dispatches, one after the other. */
   private kernels(list: readonly Dispatch[]): Partial<SecondsByResource> {
     const spent = { compute: 0, memory: 0, dispatches: 0 };
     for (const dispatch of list) {
@@ -248,7 +251,9 @@ class Lanes {
       const memory = bytesMoved(dispatch) / bytesPerSecond;
       if (compute > memory) spent.compute += compute * this.sharing;
       else spent.memory += memory * this.sharing;
-      spent.dispatches += seconds * this.sharing;
+      const apart = kernel === this.lastKernel ? 0 : this.profile.switchSeconds;
+      this.lastKernel = kernel;
+      spent.dispatches += (seconds + apart) * this.sharing;
     }
     return spent;
   }

@@ -52,6 +52,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     stagingSlotBytes: 16 * MiB,
     againFromBytes: 256 * KiB,
     kernels: kernelRates(20e-6, 6e9, 4e9),
+    switchSeconds: 2e-6,
     dispatchSeconds: 20e-6,
     roundTripSeconds: 1e-3,
     uploadBytesPerSecond: 4e9,
@@ -67,6 +68,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     stagingSlotBytes: 16 * MiB,
     againFromBytes: 256 * KiB,
     kernels: kernelRates(1e-6, 1e9, 2e9),
+    switchSeconds: 1e-9,
     dispatchSeconds: 1e-6,
     roundTripSeconds: 1e-6,
     uploadBytesPerSecond: 4e9,
@@ -84,26 +86,27 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     againFromBytes: 256 * KiB,
     kernels: {
       ...kernelRates(2.2e-6, 32e12, 3.7e12),
-      matmulHalf: { seconds: 2.2e-6, flopsPerSecond: 100e12, bytesPerSecond: 3.7e12 },
-      fewRows: { seconds: 5.5e-6, flopsPerSecond: 28e12, bytesPerSecond: 0.95e12 },
-      attention: { seconds: 8e-6, flopsPerSecond: 15e12, bytesPerSecond: 3.7e12 },
-      attentionGrad: { seconds: 10e-6, flopsPerSecond: 15e12, bytesPerSecond: 3.7e12 },
-      rows: { seconds: 5e-6, flopsPerSecond: 28e12, bytesPerSecond: 1.5e12 },
+      tensorCores: { seconds: 2.2e-6, flopsPerSecond: 70e12, bytesPerSecond: 3.7e12 },
+      fewRows: { seconds: 4.6e-6, flopsPerSecond: 28e12, bytesPerSecond: 0.78e12 },
+      attention: { seconds: 5e-6, flopsPerSecond: 13e12, bytesPerSecond: 3.7e12 },
+      attentionGrad: { seconds: 9e-6, flopsPerSecond: 18e12, bytesPerSecond: 3.7e12 },
+      rows: { seconds: 3.3e-6, flopsPerSecond: 28e12, bytesPerSecond: 3e12 },
     },
+    switchSeconds: 3e-6,
     dispatchSeconds: 6e-6,
-    roundTripSeconds: 100e-6,
+    roundTripSeconds: 40e-6,
     uploadBytesPerSecond: 30e9,
-    downloadBytesPerSecond: 40e9,
-    hostCopyBytesPerSecond: 20e9,
+    downloadBytesPerSecond: 50e9,
+    hostCopyBytesPerSecond: 30e9,
   },
 };
 
 /** The rates of a profile by themselves. */
 export function ratesOf(profile: AdapterProfile): AdapterRates {
-  const { kernels, dispatchSeconds, roundTripSeconds } = profile;
+  const { kernels, switchSeconds, dispatchSeconds, roundTripSeconds } = profile;
   const { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = profile;
   const links = { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond };
-  return { kernels, dispatchSeconds, roundTripSeconds, ...links };
+  return { kernels, switchSeconds, dispatchSeconds, roundTripSeconds, ...links };
 }
 
 /** The part of GPUAdapter's limits that a profile needs. */

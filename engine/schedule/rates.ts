@@ -4,12 +4,14 @@ import type { Kernel, Params } from '../ops/kernel.ts';
 /** What is measured of an adapter so that the time of a step can be told before it runs. */
 
 /**
- * Kernels that come as near to the device's limits as each other: products of many rows, in float32 and with halves, and of
- * few; attention, forward and backward; what adds along rows or columns; what treats each element by itself.
+ * Kernels that come as near to the device's limits as each other: products of many rows, in float32, with halves, and on
+ * tensor cores, and of few rows; attention, forward and backward; what adds along rows or columns; what treats each element
+ * by itself.
  */
 export const KERNEL_CLASSES = [
   'matmul',
   'matmulHalf',
+  'tensorCores',
   'fewRows',
   'attention',
   'attentionGrad',
@@ -28,6 +30,8 @@ export const AdapterRates = z.strictObject({
   kernels: z.strictObject(
     Object.fromEntries(KERNEL_CLASSES.map((name) => [name, KernelRate])) as Record<KernelClass, typeof KernelRate>,
   ),
+  /** Between a dispatch and one of another kernel. */
+  switchSeconds: rate,
   /** The host's time to encode and submit a dispatch, beside the device. */
   dispatchSeconds: rate,
   /** From a submit of nothing much until the host has read what it made. */
@@ -56,6 +60,7 @@ const ROWS = [
 export function kernelClass({ name, halves }: Pick<Kernel, 'name' | 'halves'>, params: Params): KernelClass {
   if (name.startsWith('matmul')) {
     const { M, K } = params;
+    if (name.endsWith('tensor cores')) return 'tensorCores';
     if (M <= FEW_ROWS || K <= FEW_ROWS) return 'fewRows';
     return halves ? 'matmulHalf' : 'matmul';
   }
