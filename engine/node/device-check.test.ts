@@ -28,9 +28,14 @@ describe('a rank runs on the GPU that it was given', () => {
     );
   });
 
+  test('and not where nothing grew', () => {
+    expect(() => refuseGrowthElsewhere(assigned, held(0, 0), held(0, 9 * MiB))).toThrow(
+      expect.objectContaining({ code: 'no-adapter', details: { assigned: second, got: null } }),
+    );
+  });
+
   test('as far as the driver tells', () => {
     expect(() => refuseGrowthElsewhere(assigned, held(null, null), held(null, null))).not.toThrow();
-    expect(() => refuseGrowthElsewhere(assigned, held(0, 0), held(0, 9 * MiB))).not.toThrow();
   });
 
   test('asked of a device before it trains', async () => {

@@ -33,10 +33,7 @@ export async function refuseOtherDevice(
   }
 }
 
-/**
- * Throws when it was another device of which this process now holds more than before. Where the driver shows no growth at
- * all there is nothing to judge by but the loader, which was left this one device to see (see openAdapter).
- */
+/** Throws when it was not the assigned device of which this process now holds more than before. */
 export function refuseGrowthElsewhere(
   assigned: Pick<AdapterEntry, 'id' | 'name'>,
   before: readonly HeldMemory[],
@@ -47,12 +44,13 @@ export function refuseGrowthElsewhere(
     const was = before.find((other) => other.id === id)?.bytes ?? 0;
     return (bytes ?? 0) - was >= SHOWS_BYTES;
   });
-  if (grown.length === 0 || grown.some(({ id }) => id === assigned.id)) return;
-  const [got] = grown;
+  if (grown.some(({ id }) => id === assigned.id)) return;
+  const got = grown[0];
   throw new StudioError(
     'no-adapter',
-    `This rank was given ${assigned.name} (${assigned.id}), but the device that Vulkan opened is ${got.name} (${got.id}). ` +
+    `This rank was given ${assigned.name} (${assigned.id}), but the device that Vulkan opened is ` +
+      `${got ? `${got.name} (${got.id})` : 'none that the driver lists'}. ` +
       'Set adapter to the id of one GPU, or hide the other from this process.',
-    { assigned: assigned.id, got: got.id },
+    { assigned: assigned.id, got: got?.id ?? null },
   );
 }

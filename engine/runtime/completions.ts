@@ -42,6 +42,11 @@ export class Completions {
     for (const step of steps) if (!this.done.has(step)) await this.one(step);
   }
 
+  /** Those of the steps that are not done yet. */
+  missing(steps: readonly number[]): number[] {
+    return steps.filter((step) => !this.done.has(step));
+  }
+
   /** Awaits work that some step under way has to let go on: ends when one fails. */
   orFailure<T>(work: Promise<T>): Promise<T> {
     return Promise.race([work, this.failed]);

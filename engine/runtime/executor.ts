@@ -29,7 +29,12 @@ export interface ExecutorOptions {
   readonly recorder?: Recorder;
   /** How bytes move between mapped staging and the peers' memory; on this thread if left out. */
   readonly copy?: Copy;
+  /** How long a step of training may go on with nothing done in any lane, in ms: longer than any wait for a peer. */
+  readonly stallMs?: number;
 }
+
+/** A minute more than a rank waits for a peer. */
+const STALL_MS = 660_000;
 
 /** Copies all of source to target, which is as long; both stay where they are until it resolves. */
 export type Copy = (target: Uint8Array<ArrayBuffer>, source: Uint8Array<ArrayBuffer>) => Promise<void>;
@@ -160,7 +165,7 @@ export class Executor implements RankEngine {
   start(feed: StepFeed): { submitted: Promise<void>; outcome: Promise<StepOutcome> } {
     this.submits = 0;
     if (feed.shapeIndex !== this.run.evaluation) this.ledger.allocRetries += this.run.slotWaits;
-    const training = new TrainingStep(this, feed);
+    const training = new TrainingStep(this, feed, this.options.stallMs ?? STALL_MS);
     const { submitted, outcome, hostLane } = training.run(this.hostLane, this.lastOutcome);
     this.hostLane = hostLane;
     this.lastOutcome = outcome.catch(() => undefined);
@@ -525,10 +530,14 @@ function storesInto({ action }: Step, underWay: ReadonlyMap<Step, Promise<void>>
 class TrainingStep {
   private readonly compiled: CompiledStep;
   private readonly done: Completions;
+  /** Where each lane is, and when any of them last got on. */
+  private readonly at = new Map<Lane, Step>();
+  private progressMs = performance.now();
 
   constructor(
     private readonly executor: Executor,
     private readonly feed: StepFeed,
+    private readonly stallMs: number,
   ) {
     this.compiled = executor.compiled(feed);
     this.done = new Completions(this.compiled.schedule.steps);
@@ -560,7 +569,8 @@ class TrainingStep {
       ),
     );
     const lanes = Promise.all([host, guarded(this.compute()), guarded(this.copies('comm'))]);
-    const submitted = lanes.then(() => undefined);
+    const watch = setInterval(() => this.failIfStalled(), Math.min(this.stallMs / 4, 5000));
+    const submitted = lanes.then(() => undefined).finally(() => clearInterval(watch));
     const outcome = submitted.then(() => {
       if (!readReport) throw new StudioError('internal', 'the schedule has no report step');
       return readReport();
@@ -584,7 +594,7 @@ class TrainingStep {
       const copy = this.begin(step, before, () => end(storesInto(step, underWay)));
       if (!copy) {
         await end(underWay.values());
-        await alone(step);
+        await this.done.orFailure(alone(step));
         this.mark(step);
         continue;
       }
@@ -626,12 +636,13 @@ class TrainingStep {
         this.executor.encodeDispatches(encoder, this.feed, visit);
         this.executor.submit(encoder);
       }
-      for (const step of visit) this.done.mark(step.id);
+      for (const step of visit) this.markDone(step);
     }
   }
 
   /** Waits for the steps that the schedule names. */
   private async ready(step: Step): Promise<void> {
+    this.at.set(step.lane, step);
     const { trace } = this.feed;
     if (!trace) return this.done.all(step.waits);
     for (const other of step.waits) await trace.waiting(step.id, other, this.done.all([other]));
@@ -640,7 +651,30 @@ class TrainingStep {
 
   private mark(step: Step): void {
     this.feed.trace?.end(step.id);
+    this.markDone(step);
+  }
+
+  private markDone(step: Step): void {
+    this.progressMs = performance.now();
     this.done.mark(step.id);
+  }
+
+  /** A wait that no peer's time limit ends is a mistake of the plan or of ours: it says where each lane stands. */
+  private failIfStalled(): void {
+    if (performance.now() - this.progressMs < this.stallMs) return;
+    const { steps } = this.compiled.schedule;
+    const name = ({ id, label, unit }: Step) => `step ${id} (${label} of ${unit})`;
+    const lanes = [...this.at].map(([lane, step]) => {
+      const missing = this.done.missing(step.waits).map((id) => name(steps[id]));
+      return `${lane} at ${name(step)}${missing.length ? `, which waits for ${missing.join(' and ')}` : ''}`;
+    });
+    this.done.fail(
+      new StudioError(
+        'timeout',
+        `Nothing of step ${this.feed.step} has got on for ${this.stallMs} ms: ${lanes.join('; ')}. Please report this.`,
+        { step: this.feed.step },
+      ),
+    );
   }
 
   private stepsOf(lane: Lane): Step[] {
