@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
-import { mkdir, readdir, writeFile } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
+import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { ExperimentConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
@@ -40,6 +40,7 @@ export async function train(args: string[]): Promise<number> {
   const config = await resolveLatest(written, dataFolder, values.out);
   const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
   const { adapterIds } = placeRun(config, adapters);
+  await checkWeightsPath(values.weights);
   const runFolder = values.out === undefined ? defaultFolder(dataFolder, config.name) : resolve(values.out);
   await makeRunFolder(runFolder, values.out);
   const report = await openReport(values.report);
@@ -82,6 +83,28 @@ export async function train(args: string[]): Promise<number> {
     await writeTrace(values.trace, { runFolder, world: config.devices, startedMs });
   if (end.error) return exitCodeOfError(end.error.code);
   return end.status === 'finished' ? 0 : 1;
+}
+
+/** Where the weights go at the end has to be there now: nobody wants to hear it after the last step. */
+async function checkWeightsPath(file: string | undefined): Promise<void> {
+  if (file === undefined) return;
+  const folder = dirname(resolve(file));
+  const isFolder = await stat(folder).then(
+    (info) => info.isDirectory(),
+    () => false,
+  );
+  if (!isFolder)
+    throw new StudioError(
+      'not-found',
+      `--weights ${file}: there is no folder ${folder}. Make it first, or name another.`,
+    );
+  if (
+    await stat(resolve(file)).then(
+      (info) => info.isDirectory(),
+      () => false,
+    )
+  )
+    throw new StudioError('invalid-config', `--weights ${file}: that is a folder. Name a file in it.`);
 }
 
 /** The number of --trace-step; null leaves the choice to the run. Throws UsageError. */

@@ -112,7 +112,7 @@ export class Scheduler {
       onNews(id, row.lastSeq);
     const active = this.#active.get(id);
     if (!active) return;
-    active.stopReason = reason;
+    active.stopReason = state === 'starting' ? `${reason.replace(/\.$/, '')} before its first step.` : reason;
     active.launched.stop();
   }
 

@@ -163,6 +163,32 @@ describe('launchRun', () => {
     expect(events.filter(({ event }) => event === 'step')).toEqual([]);
   });
 
+  it('ends at once what has not begun, and says so', async () => {
+    const { run, events } = launch('mute', {
+      patience: { stopMs: 600_000, killMs: 600_000, firstHeartbeatMs: 600_000 },
+    });
+    while (!existsSync(join(runFolder, 'logs', 'worker-1.log')))
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    run.stop();
+    const end = await run.done;
+    expect([end.status, end.error]).toEqual(['stopped', undefined]);
+    expect(events).toEqual([{ event: 'log', rank: null, line: 'Stopped by request before its first step.' }]);
+  });
+
+  it.each([
+    ['deleted', async () => undefined],
+    ['replaced', async () => void (await mkdir(runFolder))],
+  ])('ends a run whose folder is %s, and names it', async (_, then) => {
+    const { run, stepSeen } = launch('slow', { steps: 100_000 });
+    await stepSeen();
+    await rm(runFolder, { recursive: true });
+    await then();
+    expect((await run.done).error).toMatchObject({
+      code: 'io',
+      message: expect.stringContaining(`folder ${runFolder} was`),
+    });
+  });
+
   it('refuses a worker that reports for another rank', async () => {
     const { run, events } = launch('liar');
     expect((await run.done).error).toMatchObject({

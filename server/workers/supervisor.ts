@@ -1,4 +1,4 @@
-import { mkdir } from 'node:fs/promises';
+import { mkdir, stat } from 'node:fs/promises';
 import { join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ExperimentConfig } from '../../engine/config.ts';
@@ -57,7 +57,7 @@ export interface LaunchedRun {
   save(): void;
   /** Asks the ranks to trace a step; each writes its part into the run's folder. */
   trace(): void;
-  /** Asks the ranks to end after their step, saving as configured; forces them when they do not. */
+  /** Asks the ranks to end after their step, saving as configured; forces them when they do not, and at once before there is a step. */
   stop(): void;
   /** Ends all ranks now. */
   kill(): void;
@@ -65,6 +65,8 @@ export interface LaunchedRun {
   readonly done: Promise<EndEvent>;
 }
 
+/** How often it is looked whether the run's folder is still there. */
+const FOLDER_MS = 500;
 /** How many events wait at most for the start event. */
 const MAX_HELD = 10_000;
 /** A WorkerPhase: a checkpoint is copied, or written with nothing else to do. */
@@ -156,7 +158,13 @@ class Supervision {
   stop(): void {
     if (this.#stopping !== 'no') return;
     this.#stopping = 'asked';
-    this.#wind(this.#patience.stopMs);
+    // Nothing is trained yet, so there is nothing to save and nothing to wait for.
+    if (this.#held !== null) {
+      this.#options.onEvent({ event: 'log', rank: null, line: 'Stopped by request before its first step.' });
+      for (const worker of this.#workers) this.#signal(worker, 'SIGKILL');
+    } else {
+      this.#wind(this.#patience.stopMs);
+    }
   }
 
   kill(): void {
@@ -193,6 +201,7 @@ class Supervision {
       return startTime === null ? [] : [{ pid: pid as number, startTime }];
     });
     const watch = this.#watchHeartbeats();
+    const folderWatch = await this.#watchFolder();
     try {
       await writeTraces(runFolder, { sharedFolder, workers });
       this.#settle();
@@ -204,6 +213,7 @@ class Supervision {
       throw error;
     } finally {
       clearInterval(watch);
+      clearInterval(folderWatch);
     }
   }
 
@@ -396,6 +406,26 @@ class Supervision {
     }, everyMs);
   }
 
+  /** A run whose folder is deleted has nowhere left to save: it ends, whatever has the name by then. */
+  async #watchFolder(): Promise<NodeJS.Timeout> {
+    const { runFolder } = this.#options;
+    const identity = () =>
+      stat(runFolder).then(
+        ({ dev, ino }) => `${dev} ${ino}`,
+        (error: NodeJS.ErrnoException) => (error.code === 'ENOENT' ? null : 'unknown'),
+      );
+    const ours = await identity();
+    let told = false;
+    return setInterval(async () => {
+      const now = await identity();
+      if (told || now === ours || now === 'unknown') return;
+      told = true;
+      const message = `The run's folder ${runFolder} was deleted or replaced while it ran, so the run was ended: nothing could be saved any more. Start it again.`;
+      this.#fail({ code: 'io', message, rank: null, step: this.#steps.get(0) ?? null });
+      this.kill();
+    }, FOLDER_MS);
+  }
+
   #end(): EndEvent {
     for (const event of this.#held ?? []) this.#options.onEvent(event);
     const checkpoints = this.#checkpoints;
@@ -403,7 +433,7 @@ class Supervision {
     const cause = this.#errors.find(({ echo }) => !echo) ?? this.#errors[0];
     if (cause) return { ...common, status: 'failed', error: cause.error };
     const finished = this.#workers.length > 0 && this.#workers.every(({ result }) => result?.status === 'finished');
-    if (this.#workers.some(({ result }) => result === null))
+    if (this.#held === null && this.#workers.some(({ result }) => result === null))
       this.#options.onEvent({ event: 'log', rank: null, line: 'The ranks did not stop by themselves and were ended.' });
     return { ...common, status: finished ? 'finished' : 'stopped' };
   }
