@@ -183,6 +183,22 @@ trainer: { steps: 1000000 }
     expect(await studio('plan', 'typo.yaml')).toMatchObject(typo);
   });
 
+  it('refuses --weights where no folder is, before anything starts', async () => {
+    const config = await writeRun('trainer: { steps: 1 }');
+    for (const [file, says] of [
+      [
+        'nowhere/w.safetensors',
+        /--weights nowhere\/w\.safetensors: there is no folder .*nowhere\. Make it, or name another/,
+      ],
+      ['.', /--weights \.: that is a folder/],
+    ] as const) {
+      const { code, err } = await studio('train', config, '--out', 'run', '--weights', file);
+      expect(code).toBe(2);
+      expect(err).toMatch(says);
+    }
+    expect(existsSync(join(folder, 'run'))).toBe(false);
+  });
+
   it('prints the memory tables of the ranks only where asked', async () => {
     const config = await writeRun('trainer: { steps: 3 }\ncheckpoint: { atEnd: false }');
     const plain = await studio('train', config);

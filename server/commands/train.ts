@@ -88,22 +88,18 @@ export async function train(args: string[]): Promise<number> {
 /** Where the weights go at the end has to be there now: nobody wants to hear it after the last step. */
 async function checkWeightsPath(file: string | undefined): Promise<void> {
   if (file === undefined) return;
-  const folder = dirname(resolve(file));
-  const isFolder = await stat(folder).then(
-    (info) => info.isDirectory(),
-    () => false,
-  );
-  if (!isFolder)
-    throw new StudioError(
-      'not-found',
-      `--weights ${file}: there is no folder ${folder}. Make it first, or name another.`,
-    );
-  if (
-    await stat(resolve(file)).then(
+  const isFolder = (path: string) =>
+    stat(path).then(
       (info) => info.isDirectory(),
       () => false,
-    )
-  )
+    );
+  const folder = dirname(resolve(file));
+  if (!(await isFolder(folder)))
+    throw new StudioError(
+      'invalid-config',
+      `--weights ${file}: there is no folder ${folder}. Make it, or name another.`,
+    );
+  if (await isFolder(resolve(file)))
     throw new StudioError('invalid-config', `--weights ${file}: that is a folder. Name a file in it.`);
 }
 
