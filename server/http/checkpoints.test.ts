@@ -178,7 +178,8 @@ describe('a checkpoint that is brought', () => {
       ['empty.tar', Buffer.alloc(1024), /no checkpoint folder/],
       ['none.tar', Buffer.from('x'.repeat(2048)), /no tar archive/],
       ['evil.ckpt', malicious, /posix.system/],
-      ['text.ckpt', Buffer.from('hello world'), /no checkpoint/],
+      ['text.ckpt', Buffer.from('hello world'), /"text.ckpt".* no checkpoint/],
+      ['my own (1).pt', Buffer.from('PK\u0003\u0004 hello'), /"my own \(1\).pt"/],
     ];
     for (const [name, body, why] of refused) {
       const answer = await upload(name, body);
@@ -187,6 +188,7 @@ describe('a checkpoint that is brought', () => {
         true,
         expect.stringMatching(why),
       ]);
+      expect(answer.body.error?.message).not.toMatch(/partial-|uploads/);
     }
     expect(await uploads()).toEqual(before);
   });

@@ -2,11 +2,12 @@ import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { type FileHandle, link, open, readdir, rm } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
-import { extname, join } from 'node:path';
+import { basename, extname, join } from 'node:path';
 import { StudioError } from '../../../engine/errors.ts';
 import { DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
 import { importArchive, verifyBroughtCheckpoint } from '../../checkpoints/import-checkpoint.ts';
 import type { FileList } from '../../contract.ts';
+import { quote } from '../../data-folder.ts';
 import { checkpointBytes } from '../../runs/checkpoint-files.ts';
 import { RequestError } from '../errors.ts';
 import type { Route } from '../router.ts';
@@ -53,7 +54,8 @@ export function fileRoutes({ folder }: Services): Route[] {
         if (type === 'application/x-www-form-urlencoded' || type === 'multipart/form-data')
           throw new RequestError('unsupported-media-type', 'Send the bytes of the file as the body, not a form.');
         const kind = query.get('kind') ?? '';
-        const { name, maxBytes } = checkName(kind, query.get('name') ?? '');
+        const brought = query.get('name') ?? '';
+        const { name, maxBytes } = checkName(kind, brought);
         if (Number(raw.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes);
         if (uploading >= MAX_UPLOADS)
           throw new StudioError('conflict', `${MAX_UPLOADS} uploads are under way; wait for one to end.`);
@@ -61,8 +63,8 @@ export function fileRoutes({ folder }: Services): Route[] {
         try {
           const check = kind === 'checkpoint' ? verifyBroughtCheckpoint : null;
           const body = name.endsWith('.tar')
-            ? await storeArchive(raw, folder.uploads, name, maxBytes)
-            : await store(raw, folder.uploads, name, maxBytes, check);
+            ? await storeArchive(raw, folder.uploads, { name, brought }, maxBytes)
+            : await store(raw, folder.uploads, { name, brought }, maxBytes, check);
           return { status: 201, body };
         } finally {
           uploading--;
@@ -89,19 +91,27 @@ function checkName(kind: string, name: string): { name: string; maxBytes: number
   return { name: `${stem || kind}${extension}`, maxBytes };
 }
 
+/** A file as it will be called here, and as the person calls it. */
+interface Named {
+  readonly name: string;
+  readonly brought: string;
+}
+
 /** A sharded folder, as one archive. */
-async function storeArchive(request: IncomingMessage, folder: string, name: string, maxBytes: number) {
+async function storeArchive(request: IncomingMessage, folder: string, { name, brought }: Named, maxBytes: number) {
   const draft = join(folder, PARTIAL + randomBytes(8).toString('hex'));
   const stem = name.slice(0, -'.tar'.length);
-  const brought = await importArchive(request as AsyncIterable<Buffer>, folder, draft, stem, maxBytes);
-  return { path: `uploads/${brought.name}`, bytes: brought.bytes, sha256: brought.sha256 };
+  const stored = await naming(draft, brought, () =>
+    importArchive(request as AsyncIterable<Buffer>, folder, draft, stem, maxBytes),
+  );
+  return { path: `uploads/${stored.name}`, bytes: stored.bytes, sha256: stored.sha256 };
 }
 
 /** Writes the body under a temporary name and gives it its own when it is whole, on disk and, if need be, checked. */
 async function store(
   request: IncomingMessage,
   folder: string,
-  name: string,
+  { name, brought }: Named,
   maxBytes: number,
   check: ((path: string) => Promise<void>) | null,
 ) {
@@ -110,12 +120,23 @@ async function store(
   try {
     const { bytes, sha256 } = await receive(request, file, maxBytes);
     if (bytes === 0) throw new StudioError('bad-file', 'The file is empty.');
-    await check?.(draft);
+    if (check) await naming(draft, brought, () => check(draft));
     const path = `uploads/${await place(draft, folder, name, sha256)}`;
     return { path, bytes, sha256 };
   } finally {
     await file.close();
     await rm(draft, { force: true });
+  }
+}
+
+/** Errors of reading `draft` name the file as the person does. */
+async function naming<T>(draft: string, brought: string, read: () => Promise<T>): Promise<T> {
+  try {
+    return await read();
+  } catch (error) {
+    if (!(error instanceof StudioError)) throw error;
+    const message = error.message.replaceAll(draft, quote(brought)).replaceAll(basename(draft), quote(brought));
+    throw new StudioError(error.code, message, error.details, { cause: error });
   }
 }
 
