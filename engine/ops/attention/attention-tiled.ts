@@ -1,5 +1,6 @@
 import { dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
+import { attentionForwardRows, attentionGradKVRows, attentionGradQRows } from './attention-rows.ts';
 
 /** Queries (keys in attention-grad-kv) of a workgroup: one a thread. */
 const GROUP = 64;
@@ -7,14 +8,15 @@ const GROUP = 64;
 const STAGED = 1024;
 
 /**
- * For real GPUs: a workgroup stages a chunk of the rows that all its threads go through, so that each value is fetched once
+ * For real GPUs, beside the variant for narrow heads: a workgroup stages a chunk of the rows that all its threads go through, so that each value is fetched once
  * a workgroup and read four at a time. Arithmetic and order are those of the barrier-free variants.
  */
-function attentionTiled(wgsl: string, heads: (params: Params) => number): TiledVariant {
+function attentionTiled(wgsl: string, heads: (params: Params) => number, narrow: TiledVariant) {
   return {
-    workgroupSize: [GROUP, 1, 1],
-    workgroups: (params) => [Math.ceil(params.T / GROUP), params.B * heads(params), 1],
-    fits: ({ B, T, H, HD }) => HD % 4 === 0 && B * H * T > 0 && B * H <= 65_535,
+    special: [narrow],
+    workgroupSize: [GROUP, 1, 1] as const,
+    workgroups: (params: Params) => [Math.ceil(params.T / GROUP), params.B * heads(params), 1] as const,
+    fits: ({ B, T, H, HD }: Params) => HD % 4 === 0 && B * H * T > 0 && B * H <= 65_535,
     wgsl: `${dropoutWgsl}
 const HD4 = HD / 4u;
 const CHUNK = ${STAGED}u / HD;
@@ -97,6 +99,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   lse[i] = most + log(total);
 }`,
   queryHeads,
+  attentionForwardRows({ threads: 64, rows: 2, chunk: 64 }),
 );
 
 export const attentionGradQTiled = attentionTiled(
@@ -134,6 +137,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   }
 }`,
   queryHeads,
+  attentionGradQRows({ threads: 64, rows: 2, chunk: 64 }),
 );
 
 export const attentionGradKVTiled = attentionTiled(
@@ -200,4 +204,5 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
   }
 }`,
   ({ H, groupSize }) => H / groupSize,
+  attentionGradKVRows({ threads: 64, rows: 2, chunk: 64 }),
 );

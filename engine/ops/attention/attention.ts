@@ -100,5 +100,5 @@ fn kernel(i: u32) {
   for (var d = 0u; d < HD; d++) { out[o + d] = sums[d] / total; }
   lse[i] = most + log(total);
 }`,
-  tiled: { ...attentionForwardTiled, special: [attentionForwardShort] },
+  tiled: { ...attentionForwardTiled, special: [attentionForwardShort, ...attentionForwardTiled.special] },
 };

@@ -18,28 +18,36 @@ export interface BlockShape {
   /** Whether two tiles lie in workgroup memory in turns, which saves a barrier. */
   readonly double: boolean;
   readonly warps?: boolean;
+  readonly wholeC?: boolean;
+  readonly flat?: boolean;
 }
 
-const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, double: false };
+const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, double: false, warps: true, wholeC: true };
 const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4, double: false };
 
 /** Sums of up to so many products are bound by the bytes of the result. */
 const FEW = 64;
 
 /**
- * For operands that can be read 16 bytes at a time: large products, 8x8 outputs a thread; and sums of few products (tn: a
- * weight's gradient over few tokens), where all terms are staged at once and the result is written once.
+ * For operands that can be read 16 bytes at a time: large products, 8x8 outputs a thread, their rows stored 16 bytes at a
+ * time where they allow it; and sums of few products (tn: a weight's gradient over few tokens), where all terms are staged at
+ * once and the result is written once.
  */
 export function blockedVariants(layout: MatmulLayout, bias: boolean, sums = false): TiledVariant[] {
-  const large = blockedVariant(layout, bias, LARGE, sums);
-  const variants: TiledVariant[] = sums
-    ? []
-    : [{ ...large, fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && large.fits(params) }];
-  if (layout === 'tn') {
-    const few = blockedVariant(layout, bias, FEW_TERMS, sums);
-    variants.push({ ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) });
-  }
-  return variants;
+  const large = (shape: BlockShape): TiledVariant => {
+    const variant = blockedVariant(layout, bias, shape, sums);
+    return {
+      ...variant,
+      fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && variant.fits(params),
+    };
+  };
+  if (layout === 'nt') return [large(LARGE), large({ ...LARGE, wholeC: false })];
+  if (layout === 'nn') return [large(LARGE)];
+  const few = blockedVariant(layout, bias, FEW_TERMS, sums);
+  return [
+    ...(sums ? [] : [large(LARGE)]),
+    { ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) },
+  ];
 }
 
 /** The variant of one shape, which fits wherever operands are aligned. */
@@ -54,18 +62,24 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   let column = index % ${across}u;`;
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
-  const wholeC = layout === 'tn';
+  const wholeC = layout === 'tn' || shape.wholeC === true;
   const strideA = (M + PADDING) / 4;
   const strideB = (N + PADDING) / 4;
-  const tileQuads = K * (strideA + strideB);
-  const bBase = K * strideA;
+  // Threads that run together stage products of one row from up to K / 4 quads of k: each eight k begin in other banks.
+  const skew = K > 8 && !shape.flat ? 32 / K : 0;
+  const skewA = aAlongK ? skew : 0;
+  const skewB = bAlongK ? skew : 0;
+  const groups = K % 8 === 0 ? K / 8 : 1;
+  const inGroup = K / groups;
+  const bBase = K * strideA + groups * skewA;
+  const tileQuads = bBase + K * strideB + groups * skewB;
   const e = (i: number) => `(index + ${i * THREADS}u)`;
   const operand = (name: 'a' | 'b') => {
     const [extent, first, edge, alongK] =
       name === 'a' ? ([M, 'm0', 'p.M', aAlongK] as const) : ([N, 'n0', 'p.N', bAlongK] as const);
     const count = (extent * K) / 4;
     const fetches = Math.ceil(count / THREADS);
-    const stride = name === 'a' ? strideA : strideB;
+    const [stride, skewed] = name === 'a' ? [strideA, skewA] : [strideB, skewB];
     const base = name === 'a' ? '0' : `${bBase}`;
     const guard = (i: number, body: string) =>
       (i + 1) * THREADS <= count ? body : `if (index < ${count - i * THREADS}u) { ${body} }`;
@@ -83,21 +97,22 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
           ),
         )
         .join('\n    '),
-      stage: range(fetches)
-        .map((i) =>
-          guard(
-            i,
-            alongK
-              ? range(4)
-                  .map(
-                    (j) =>
-                      `staged[buffer + ${base}u + (${e(i)} % ${K / 4}u * 4u + ${j}u) * ${stride}u + ${e(i)} / ${K}u][${e(i)} / ${K / 4}u % 4u] = ${name}${i}[${j}];`,
-                  )
-                  .join(' ')
-              : `staged[buffer + ${base}u + ${e(i)} / ${extent / 4}u * ${stride}u + ${e(i)} % ${extent / 4}u] = ${name}${i};`,
-          ),
-        )
-        .join('\n    '),
+      stage: (into: string) =>
+        range(fetches)
+          .map((i) =>
+            guard(
+              i,
+              alongK
+                ? range(4)
+                    .map(
+                      (j) =>
+                        `${into}[${base}u + (${e(i)} % ${K / 4}u * 4u + ${j}u) * ${stride}u + ${e(i)} % ${K / 4}u / 2u * ${skewed}u + ${e(i)} / ${K}u][${e(i)} / ${K / 4}u % 4u] = ${name}${i}[${j}];`,
+                    )
+                    .join(' ')
+                : `${into}[${base}u + ${e(i)} / ${extent / 4}u * ${stride}u + ${e(i)} % ${extent / 4}u] = ${name}${i};`,
+            ),
+          )
+          .join('\n    '),
       // Past the edge of the tile the last row or quad is read again and not stored; past the last product, 0.
       wgsl: alongK
         ? `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
@@ -118,6 +133,30 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const allSums = range(rows).flatMap((r) => columnQuads.map((q) => sum(r, q)));
   const rowOf = (r: number) => `m0 + ${Math.floor(r / 4) * (M / rowQuads.length)}u + row * 4u + ${r % 4}u`;
   const columnOf = (q: number) => `n0 + ${q * (N / columnQuads.length)}u + column * 4u`;
+  const fetch = `${a.fetch}
+    ${b.fetch}`;
+  const stage = (into: number) => `${a.stage(`staged${into}`)}
+    ${b.stage(`staged${into}`)}`;
+  /** Adds the products of one staged tile, while the next is fetched, which then is staged. */
+  const round = (of: number, next: number) => `k0 += ${K}u;
+    if (k0 < p.K) {
+    ${fetch}
+    }
+    for (var k8 = 0u; k8 < ${groups}u; k8++) {
+    for (var k = 0u; k < ${inGroup}u; k++) {
+      let x = (k8 * ${inGroup}u + k) * ${strideA}u + k8 * ${skewA}u + row;
+      let y = ${bBase}u + (k8 * ${inGroup}u + k) * ${strideB}u + k8 * ${skewB}u + column;
+      ${rowQuads.map((q) => `let x${q} = staged${of}[x + ${(q * M) / rowQuads.length / 4}u];`).join(' ')}
+      ${columnQuads.map((q) => `let y${q} = staged${of}[y + ${(q * N) / columnQuads.length / 4}u];`).join(' ')}
+      ${range(rows)
+        .map((r) => columnQuads.map((q) => `${sum(r, q)} += x${Math.floor(r / 4)}[${r % 4}] * y${q};`).join(' '))
+        .join('\n      ')}
+    }
+    }
+    if (k0 >= p.K) { break; }
+    ${of === next ? 'workgroupBarrier();' : ''}
+    ${stage(next)}
+    workgroupBarrier();`;
   const store = wholeC
     ? range(rows)
         .flatMap((r) => columnQuads.map((q) => `store4(${rowOf(r)}, ${columnOf(q)}, ${sum(r, q)});`))
@@ -133,19 +172,26 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
         .map((text) => `{ ${text} }`)
         .join('\n  ');
   return {
-    name: `block-${M}x${N}x${K}${double ? 'd' : ''}${shape.warps ? 'w' : ''}`,
-    vectors: wholeC ? ['a', 'b', 'c'] : ['a', 'b'],
+    name: `block-${M}x${N}x${K}${double ? 'd' : ''}${shape.warps ? 'w' : ''}${shape.wholeC ? 'c' : ''}${shape.flat ? 'f' : ''}`,
+    vectors: ['a', 'b', ...(wholeC ? ['c', ...(bias ? ['bias'] : [])] : [])],
     workgroupSize: [THREADS, 1, 1],
     workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
     fits: (params) =>
-      ['aOffset', 'lda', 'bOffset', 'ldb', ...(wholeC ? ['cOffset', 'ldc', 'M', 'N'] : ['K'])].every(
-        (name) => params[name] % 4 === 0,
-      ) &&
+      [
+        'aOffset',
+        'lda',
+        'bOffset',
+        'ldb',
+        ...(layout === 'tn' ? ['cOffset', 'ldc', 'M', 'N'] : ['K']),
+        ...(wholeC ? ['cOffset', 'ldc', 'N', ...(bias ? ['biasOffset'] : [])] : []),
+      ].every((name) => params[name] % 4 === 0) &&
       (bAlongK || params.N % 4 === 0) &&
       params.K > 0,
     wgsl: `
-var<workgroup> staged: array<vec4f, ${tileQuads * (double ? 2 : 1)}>;
-${wholeC ? store4Wgsl : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
+${range(double ? 2 : 1)
+  .map((i) => `var<workgroup> staged${i}: array<vec4f, ${tileQuads}>;`)
+  .join('\n')}
+${wholeC ? store4Wgsl(bias) : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
 ${a.wgsl}
 ${b.wgsl}
 fn tile(group: vec3u, local: vec3u, index: u32) {
@@ -155,35 +201,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   ${allSums.map((s) => `var ${s} = vec4f();`).join(' ')}
   ${a.declare}
   ${b.declare}
-  var buffer = 0u;
-  {
-    let k0 = 0u;
-    ${a.fetch}
-    ${b.fetch}
-    ${a.stage}
-    ${b.stage}
-  }
+  var k0 = 0u;
+  ${fetch}
+  ${stage(0)}
   workgroupBarrier();
-  for (var k0 = ${K}u; ; k0 += ${K}u) {
-    let last = k0 >= p.K;
-    if (!last) {
-    ${a.fetch}
-    ${b.fetch}
-    }
-    for (var k = 0u; k < ${K}u; k++) {
-      let x = buffer + k * ${strideA}u + row;
-      let y = buffer + ${bBase}u + k * ${strideB}u + column;
-      ${rowQuads.map((q) => `let x${q} = staged[x + ${(q * M) / rowQuads.length / 4}u];`).join(' ')}
-      ${columnQuads.map((q) => `let y${q} = staged[y + ${(q * N) / columnQuads.length / 4}u];`).join(' ')}
-      ${range(rows)
-        .map((r) => columnQuads.map((q) => `${sum(r, q)} += x${Math.floor(r / 4)}[${r % 4}] * y${q};`).join(' '))
-        .join('\n      ')}
-    }
-    if (last) { break; }
-    ${double ? `buffer = ${tileQuads}u - buffer;` : 'workgroupBarrier();'}
-    ${a.stage}
-    ${b.stage}
-    workgroupBarrier();
+  loop {
+    ${double ? [round(0, 1), round(1, 0)].join('\n    ') : round(0, 0)}
   }
   ${store}
   ${sums ? `if (group.x == 0u && index < ${M}u) { sumColumn(m0 + index); }` : ''}
@@ -192,10 +215,18 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
 }
 
 /** Stores four finished sums of a row, if they lie within C. */
-const store4Wgsl = `
+const store4Wgsl = (bias: boolean) => `
 fn store4(m: u32, n: u32, sum: vec4f) {
   if (m < p.M && n < p.N) {
     let at = (p.cOffset + m * p.ldc + n) / 4u;
-    if (p.accumulate != 0u) { c[at] += sum; } else { c[at] = sum; }
+    var value = sum;
+    if (p.accumulate != 0u) { value += c[at]; }
+    ${
+      bias
+        ? `value += bias[(p.biasOffset + n) / 4u];
+    if (p.relu != 0u) { value = select(value, vec4f(), value < vec4f()); }`
+        : ''
+    }
+    c[at] = value;
   }
 }`;

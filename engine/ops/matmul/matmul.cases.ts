@@ -74,6 +74,7 @@ export const cases: KernelCase[] = [
   // One kernel of each layout: those with and without a bias differ in what they store.
   ...[matmulNTBias, matmulNN].flatMap((kernel) => fewRowsShapes.map((shape) => matmulCase(kernel, shape))),
   ...[matmulNTBias, matmulNN, matmulTN].map((kernel) => matmulCase(kernel, largeShape)),
+  matmulCase(matmulNTBias, { name: 'large, rows of no whole quads, relu', M: 132, N: 131, K: 68, relu: 1 }),
   matmulCase(matmulTN, { name: 'few terms, strided, added', M: 76, N: 140, K: 35, accumulate: 1, padding: 4 }),
   matmulCase(matmulTN, { name: 'few terms, more than are staged at once', M: 64, N: 128, K: 47 }),
   ...[shapes[0], shapes[3], shapes[5], { name: 'few terms', M: 68, N: 132, K: 35, padding: 4 }].map((shape) =>
