@@ -72,7 +72,11 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
     if (!state.has(t.name)) state.set(t.name, placeIn(kept, t.bytes, always));
   const passing = programs.map((program) => {
     const base = joined(kept);
-    const needed = roundUp(Math.max(0, ...base.map(({ to }) => to)) + mostPassing(program), align);
+    const needed = roundUp(
+      Math.max(0, ...base.map(({ to }) => to)) +
+        passingBytes(program).reduce((most, bytes) => Math.max(most, bytes), 0),
+      align,
+    );
     let best: { top: number; placed: Map<number, Placed> } | null = null;
     for (const order of packingOrders(program)) {
       const busy = [...base];
@@ -115,35 +119,54 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
 }
 
 /** A packing that is this close to what has to be live at once is not tried to better. */
-const GOOD_ENOUGH = 1e-3;
+const GOOD_ENOUGH = 2e-4;
 
 /**
- * The device tensors that live within the step, in the orders in which packing them is tried: the largest first, those
- * that take the most bytes times steps, the longest lives, the earliest.
+ * The device tensors that live within the step, in the orders in which packing them is tried: the largest first; those that
+ * live when the step is at its fullest; those that take the most bytes times steps; the longest lives. Among equals the one
+ * that is kept longest comes first.
  */
-function packingOrders({ tensors, lives }: Program): Tensor[][] {
-  const passing = tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
+function* packingOrders(program: Program): Generator<Tensor[]> {
+  const { lives } = program;
+  const passing = passingTensors(program);
   const steps = (t: Tensor) => lives[t.id].last - lives[t.id].first + 1;
-  const bySize = (a: Tensor, b: Tensor) => b.bytes - a.bytes || lives[a.id].first - lives[b.id].first || a.id - b.id;
+  const bySize = (a: Tensor, b: Tensor) => b.bytes - a.bytes || lives[b.id].last - lives[a.id].last || a.id - b.id;
   const most = (weight: (t: Tensor) => number) => [...passing].sort((a, b) => weight(b) - weight(a) || bySize(a, b));
-  return [most((t) => t.bytes), most((t) => t.bytes * steps(t)), most(steps), most((t) => -lives[t.id].first)];
+  yield most((t) => t.bytes);
+  const fullest = mostWithin(passingBytes(program));
+  yield most((t) => fullest(lives[t.id]));
+  yield most((t) => t.bytes * steps(t));
+  yield most(steps);
 }
 
-/** Most bytes of passing device tensors that live at once. */
-function mostPassing({ tensors, lives }: Program): number {
-  const change: number[] = [];
-  for (const t of tensors) {
-    if (t.space !== 'device' || t.state || lives[t.id].first < 0) continue;
-    const { first, last } = lives[t.id];
-    change[first] = (change[first] ?? 0) + t.bytes;
-    change[last + 1] = (change[last + 1] ?? 0) - t.bytes;
+function passingTensors({ tensors, lives }: Program): Tensor[] {
+  return tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
+}
+
+/** Bytes of passing device tensors that live at each step. */
+function passingBytes(program: Program): Float64Array {
+  const passing = passingTensors(program);
+  const end = passing.reduce((last, t) => Math.max(last, program.lives[t.id].last), -1) + 1;
+  const live = new Float64Array(end + 1);
+  for (const t of passing) {
+    live[program.lives[t.id].first] += t.bytes;
+    live[program.lives[t.id].last + 1] -= t.bytes;
   }
-  let [now, most] = [0, 0];
-  for (const by of change) {
-    now += by ?? 0;
-    most = Math.max(most, now);
+  for (let i = 1; i <= end; i++) live[i] += live[i - 1];
+  return live.subarray(0, end);
+}
+
+/** The largest of the values within a life, by a table of those within 1, 2, 4 … from each. */
+function mostWithin(values: Float64Array): (life: Life) => number {
+  const table = [values];
+  for (let width = 1; 2 * width <= values.length; width *= 2) {
+    const half = table[table.length - 1];
+    table.push(half.map((value, i) => Math.max(value, half[Math.min(i + width, half.length - 1)])));
   }
-  return most;
+  return ({ first, last }) => {
+    const level = Math.floor(Math.log2(last - first + 1));
+    return Math.max(table[level][first], table[level][last - 2 ** level + 1]);
+  };
 }
 
 /** A range that is taken for a life. Lists of them are in ascending order of `from`. */
