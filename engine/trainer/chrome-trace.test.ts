@@ -92,11 +92,16 @@ describe('the Chrome trace', () => {
         const slices = slicesOf(trace, lane);
         for (const row of new Set(slices.map((slice) => slice.row))) {
           let freeAtMs = 0;
+          const insideFreeAtMs = new Map<number, number>();
           const inRow = slices.filter((slice) => slice.row === row);
           for (const slice of inRow.sort((a, b) => a.startMs - b.startMs || b.endMs - a.endMs)) {
             const step = trace.steps[slice.step];
             const inside = slice.kind === 'wait' && slice.startMs >= step.startMs && slice.endMs <= step.endMs;
-            if (inside) continue;
+            if (inside) {
+              expect(slice.startMs).toBeGreaterThanOrEqual(insideFreeAtMs.get(slice.step) ?? 0);
+              insideFreeAtMs.set(slice.step, slice.endMs);
+              continue;
+            }
             expect(slice.startMs).toBeGreaterThanOrEqual(freeAtMs);
             freeAtMs = slice.endMs;
           }
@@ -125,6 +130,21 @@ describe('the Chrome trace', () => {
     ]);
     const rows = chromeTrace([overlapping]).traceEvents.flatMap((e) => (e.name === 'thread_name' ? [e.args.name] : []));
     expect(rows.slice(-2)).toEqual(['host', 'host 2']);
+  });
+
+  it('shows waits of one step for several peers as waits for one after the other', () => {
+    const step = { ...traces[0].steps[0], lane: 'comm' as const, startMs: 0, endMs: 9 };
+    const waits = [
+      { step: 0, for: 'rank 1', startMs: 1, endMs: 8 },
+      { step: 0, for: 'rank 2', startMs: 1, endMs: 5 },
+      { step: 0, for: 'rank 3', startMs: 2, endMs: 5 },
+    ];
+    const slices = slicesOf({ ...traces[0], steps: [step], waits }, 'comm').filter(({ kind }) => kind === 'wait');
+    expect(slices.map((slice) => [slice.for, slice.startMs, slice.endMs])).toEqual([
+      ['rank 2', 1, 5],
+      ['rank 3', 5, 5],
+      ['rank 1', 5, 8],
+    ]);
   });
 
   it('puts the ranks on one clock', () => {

@@ -60,7 +60,19 @@ export function slicesOf({ steps, waits }: RankTrace, lane: Lane): Slice[] {
     if (slice.kind === 'step') rowOfStep.set(slice.step, row);
     return { ...slice, row };
   });
-  return [...placed, ...inside.map((slice) => ({ ...slice, row: rowOfStep.get(slice.step)! }))];
+  return [...placed, ...inTurn(inside).map((slice) => ({ ...slice, row: rowOfStep.get(slice.step)! }))];
+}
+
+/** Waits of one step for several peers at once, as waits for one after the other in the order in which they end. */
+function inTurn(waits: readonly Omit<Slice, 'row'>[]): Omit<Slice, 'row'>[] {
+  const freeAtMs = new Map<number, number>();
+  return [...waits]
+    .sort((a, b) => a.endMs - b.endMs || a.startMs - b.startMs)
+    .map((wait) => {
+      const startMs = Math.max(wait.startMs, freeAtMs.get(wait.step) ?? 0);
+      freeAtMs.set(wait.step, wait.endMs);
+      return { ...wait, startMs };
+    });
 }
 
 /** One trace of all ranks: a process a rank, a thread a lane, live bytes as counters. Ranks share the machine's clock. */
