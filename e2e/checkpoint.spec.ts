@@ -3,13 +3,14 @@ import type { Page } from '@playwright/test';
 import { bytesSource } from '../engine/checkpoint/byte-source.ts';
 import { openWeights, type Weights } from '../engine/checkpoint/fixtures/read-weights.ts';
 import type { Run } from '../server/contract.ts';
-import { expect, SMALL_TEXT, StudioApi, smallConfig, test } from './studio.ts';
+import { expect, longConfig, SMALL_TEXT, StudioApi, smallConfig, test } from './studio.ts';
 
 let run: Run;
+let path: string;
 test.beforeAll(async ({ playwright, baseURL }) => {
   const request = await playwright.request.newContext({ baseURL });
   const api = new StudioApi(request);
-  const path = await api.upload('text', 'whale.txt', SMALL_TEXT);
+  path = await api.upload('text', 'whale.txt', SMALL_TEXT);
   const config = { name: 'saved', strategy: 'fsdp', checkpoint: { every: 2, format: 'sharded' } };
   run = await api.until((await api.create(smallConfig(path, config))).id, 'finished');
   await request.dispose();
@@ -80,4 +81,32 @@ test('a run goes on from a checkpoint under another strategy', async ({ page, ap
   const [after] = (await api.runs()).filter((one) => one.name === 'goes on');
   // The same steps, the same numbers, in another strategy.
   expect([after.stepsDone, after.lossMean]).toEqual([run.stepsDone, run.lossMean]);
+});
+
+test('the checkpoint’s own page goes on under another strategy too', async ({ page }) => {
+  const { name } = run.checkpoints[0];
+  await page.goto(`/runs/${run.id}/checkpoints/${name}`);
+  await page.getByRole('link', { name: 'Continue with another strategy' }).click();
+  await expect(page.getByRole('heading', { name: 'New run, from saved' })).toBeVisible();
+  const field = (at: string) => page.locator(`[data-field="${at}"]`);
+  await expect(field('checkpoint.resume').getByRole('textbox')).toHaveValue(`runs/${run.id}/checkpoints/${name}`);
+  await field('strategy.shardingStrategy').getByRole('radio', { name: 'SHARD_GRAD_OP' }).check();
+  await field('name').getByRole('textbox').fill('goes on again');
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await expect(page.getByRole('heading', { name: 'goes on again' })).toBeVisible();
+  await expect(page.getByTestId('run-state')).toHaveText('finished', { timeout: 60_000 });
+});
+
+test('“Save now” saves the run that trains, which trains on', async ({ page, api }) => {
+  const { id } = await api.create(longConfig(path, 'asked to save'));
+  await page.goto(`/runs/${id}`);
+  await page.getByRole('button', { name: 'Save now' }).click();
+  const list = page.getByRole('region', { name: 'Checkpoints' });
+  await expect(list.getByRole('link', { name: /^step-\d{6}/ })).toBeVisible();
+  await expect(page.getByTestId('run-state')).toHaveText('running');
+  const [{ step }] = (await api.run(id)).checkpoints;
+  await expect.poll(async () => (await api.run(id)).stepsDone).toBeGreaterThan(step);
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await expect(page.getByTestId('run-state')).toHaveText('stopped');
+  await expect(page.getByText('Stopped by request.')).toBeVisible();
 });

@@ -201,3 +201,53 @@ test('a text of one’s own is uploaded and trained on', async ({ page, api }) =
   const [run] = (await api.runs()).filter((one) => one.name === 'own text');
   expect(run.stepsDone).toBe(3);
 });
+
+/** Drops a file on a control, as a person drags it in from elsewhere. */
+async function drop(page: Page, at: string, name: string, text: string): Promise<void> {
+  const dataTransfer = await page.evaluateHandle(
+    ([fileName, content]) => {
+      const transfer = new DataTransfer();
+      transfer.items.add(new File([content], fileName));
+      return transfer;
+    },
+    [name, text],
+  );
+  const target = field(page, at).getByRole('group', { name: 'or a file dropped here' });
+  for (const event of ['dragenter', 'dragover', 'drop']) await target.dispatchEvent(event, { dataTransfer });
+}
+
+test('a file dropped on its field is uploaded and used; one that is none is named', async ({ page, refusals }) => {
+  refusals.push(/\/files\?/);
+  await page.goto('/runs/new');
+  await page.getByRole('radio', { name: 'YAML' }).check();
+  await page
+    .getByRole('textbox', { name: 'Config as YAML' })
+    .fill(JSON.stringify(smallConfig(path, { name: 'dropped', trainer: { steps: 2 } })));
+  await page.getByRole('radio', { name: 'Form' }).check();
+  await drop(page, 'init.from', 'my weights.safetensors', 'hello');
+  await expect(field(page, 'init.from').getByRole('status')).toContainText('"my weights.safetensors"');
+  await drop(page, 'data.path', 'dropped words.txt', SMALL_TEXT);
+  await expect(field(page, 'data.path').getByRole('status')).toContainText('dropped words.txt is in the data folder');
+  await expect(field(page, 'data.path').getByRole('combobox')).toHaveValue('uploads/dropped-words.txt');
+  await page.getByRole('button', { name: 'Start run' }).click();
+  await expect(page.getByTestId('run-state')).toHaveText('finished', { timeout: 60_000 });
+});
+
+test('sizes fill in the model, and what does not fit the data or float16 is said there', async ({ page }) => {
+  await page.goto('/runs/new');
+  await field(page, 'model.kind').getByRole('radio', { name: 'GPT-2' }).check();
+  const sizes = page.getByRole('group', { name: 'Sizes of this model' });
+  await sizes.getByRole('button', { name: /^small 124 M/ }).click();
+  await expect(sizes.getByRole('button', { name: /^small/ })).toHaveAttribute('aria-pressed', 'true');
+  await expect(box(page, 'model.nLayer')).toHaveValue('12');
+  await expect(page.getByTitle('124,439,808')).toBeVisible();
+  await box(page, 'model.vocabSize').fill('50000');
+  await expect(field(page, 'model.vocabSize')).toContainText("50000 is fewer than GPT-2's 50257 tokens");
+  await box(page, 'model.vocabSize').fill('50257');
+  await box(page, 'trainer.accumulateGradBatches').fill('4000');
+  await expect(field(page, 'model.nLayer')).toContainText('more than the 2048 that a step can be planned for');
+  await box(page, 'trainer.accumulateGradBatches').fill('1');
+  await field(page, 'precision').getByRole('radio', { name: '16-true' }).check();
+  await expect(field(page, 'optimizer.eps')).toContainText('Set optimizer.eps 0.0001');
+  await expect(page.getByRole('button', { name: 'Start run' })).toBeEnabled();
+});
