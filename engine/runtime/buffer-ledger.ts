@@ -23,7 +23,7 @@ export class BufferLedger {
       this.ooms++;
       throw new StudioError(
         'out-of-memory',
-        `the device has no room for ${label} of ${bytes} bytes, with ${this.currentBytes} bytes held. ` +
+        `the device has no room for ${label} of ${mib(bytes)} MiB, with ${mib(this.currentBytes)} MiB held. ` +
           'Use more ranks, FULL_SHARD, or a smaller model or batch',
         { label, bytes, heldBytes: this.currentBytes },
       );
@@ -63,4 +63,8 @@ export class BufferLedger {
     await this.device.queue.onSubmittedWorkDone();
     return this.tryCreate(label, bytes, usage);
   }
+}
+
+function mib(bytes: number): string {
+  return (bytes / 2 ** 20).toFixed(2);
 }
