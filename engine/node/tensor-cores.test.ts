@@ -1,4 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { attentionParamsOf } from '../ops/attention/attention.cases.ts';
+import { attention } from '../ops/attention/attention.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
@@ -37,11 +41,19 @@ const products: readonly (readonly [Kernel, readonly string[]])[] = [
   [matmulTN, ['b']],
 ];
 
-const shaders = products.flatMap(([kernel, halves]) => {
-  const product = onTensorCores(kernel, halves, PARAMS)!;
+const ATTENTION = attentionParamsOf({ name: '', B: 1, T: 70, H: 2, HD: 16, causal: 1, dropout: 0.1 });
+const attentions: typeof products = [
+  [attention, ['qkv']],
+  [attentionGradQ, ['qkv', 'out']],
+  [attentionGradKV, ['qkv']],
+];
+
+const shaders = [...products, ...attentions].flatMap(([kernel, halves]) => {
+  const params = kernel.name.startsWith('attention') ? ATTENTION : PARAMS;
+  const product = onTensorCores(kernel, halves, params)!;
   return product.tiled!.special!.map((variant) => {
     const one: Kernel = { ...product, tiled: { ...variant, fits: () => true, special: undefined } };
-    return [`${product.name} ${variant.name}`, shaderSource(one, PARAMS, true)] as const;
+    return [`${product.name} ${variant.name}`, shaderSource(one, params, true)] as const;
   });
 });
 

@@ -1,4 +1,8 @@
-import { packHalves } from '../ops/half/half.ts';
+import { attention } from '../ops/attention/attention.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { CONTROL_ELEMENTS } from '../ops/control.ts';
+import { packHalves, unpackHalves } from '../ops/half/half.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, type View, writeParams } from '../ops/kernel.ts';
 import { seededRandom } from '../ops/kernel-case.ts';
@@ -30,29 +34,31 @@ export function offersTensorCores({ features, info }: GPUAdapter): boolean {
   );
 }
 
-/** Products of a linear layer, forward and backward, that cross the edges of every tile. */
-const TESTED: readonly (readonly [Kernel, readonly string[]])[] = [
-  [matmulNTBias, ['a', 'b', 'bias']],
-  [matmulNN, ['b']],
-  [matmulTN, ['b']],
-];
-const SIZE = { M: 144, N: 272, K: 168 };
+/** One dispatch whose result is known. */
+interface Trial {
+  readonly kernel: Kernel;
+  readonly halves: readonly string[];
+  readonly params: Params;
+  /** Operands by name, before they are rounded to halves. */
+  readonly values: Readonly<Record<string, Float32Array<ArrayBuffer>>>;
+  /** Largest difference from the plain TypeScript, of each element or of the largest one. */
+  readonly tolerance: { readonly ofEach: number } | { readonly ofLargest: number };
+}
 
 /**
- * What is wrong with an adapter's tensor cores, in words; null if nothing is. Every variant is run against the plain TypeScript:
- * with ordinary numbers, with halves below the normal ones, a sum beyond the largest half, and one that is not finite.
+ * What is wrong with an adapter's tensor cores, in words; null if nothing is. Every variant is run against the plain TypeScript.
  * Drivers are known that compute halves wrongly (crbug 42251215).
  */
 export async function tensorCoreProblem(open: OpenDevice): Promise<string | null> {
   try {
-    for (const [kernel, halves] of TESTED) {
-      const params = paramsOf(kernel);
+    for (const trial of [...productTrials(), ...attentionTrials()]) {
+      const { kernel, halves, params } = trial;
       const product = onTensorCores(kernel, halves, params);
       const variants = product?.tiled?.special ?? [];
-      if (!product || variants.length === 0) return 'there is no kernel for them';
+      if (!product || variants.length === 0) return `there is no kernel for ${kernel.name}`;
       const problems = await Promise.all(
         variants.map((variant) =>
-          problemOf(open, { ...product, tiled: { ...variant, fits: () => true, special: undefined } }, params),
+          problemOf(open, { ...product, tiled: { ...variant, fits: () => true, special: undefined } }, trial),
         ),
       );
       const problem = problems.find((text) => text !== null);
@@ -64,44 +70,82 @@ export async function tensorCoreProblem(open: OpenDevice): Promise<string | null
   }
 }
 
-function paramsOf(kernel: Kernel): Params {
-  const { M, N, K } = SIZE;
-  const strides = {
-    lda: kernel === matmulTN ? M : K,
-    ldb: kernel === matmulNTBias ? K : N,
-    ldc: N,
-  };
-  const offsets = { aOffset: 0, bOffset: 0, cOffset: 0, accumulate: 0 };
-  return { ...SIZE, ...strides, ...offsets, ...(kernel === matmulNTBias ? { biasOffset: 0, relu: 0 } : {}) };
+function uniform(elements: number, from: number, to: number, random: () => number): Float32Array<ArrayBuffer> {
+  return Float32Array.from({ length: elements }, () => from + (to - from) * random());
 }
 
-/** Operands of which row 0 of C is about 2^-20, row 1 about 1e5, row 2 not finite, and the rest ordinary. */
-function operandsOf(kernel: Kernel, params: Params): View[] {
-  const random = seededRandom(7);
-  const { M, N, K, lda } = params;
-  const elements: Readonly<Record<string, number>> = { a: M * K, b: N * K, c: M * N, bias: N };
-  return kernel.operands.map(({ name, dtype }) => {
-    const values = Float32Array.from({ length: elements[name] }, () => random() + 0.25);
-    if (name === 'a') {
-      const at = (m: number, k: number) => (kernel.name.startsWith('matmul-tn') ? k * lda + m : m * lda + k);
-      for (let k = 0; k < K; k++) {
-        values[at(0, k)] *= 2 ** -22;
-        values[at(1, k)] *= 1000;
-      }
-      values[at(2, 5)] = 1e6;
+/**
+ * A linear layer, forward and backward, across the edges of every tile: ordinary numbers, row 0 of halves below the normal
+ * ones, row 1 with sums beyond the largest half, row 2 not finite.
+ */
+function productTrials(): Trial[] {
+  const [M, N, K] = [144, 272, 168];
+  const trial = (kernel: Kernel, halves: readonly string[]): Trial => {
+    const random = seededRandom(7);
+    const tn = kernel === matmulTN;
+    const strides = { lda: tn ? M : K, ldb: kernel === matmulNTBias ? K : N, ldc: N };
+    const a = uniform(M * K, 0.25, 1.25, random);
+    for (let k = 0; k < K; k++) {
+      a[tn ? k * M : k] *= 2 ** -22;
+      a[tn ? k * M + 1 : K + k] *= 1000;
     }
-    if (name === 'bias') values.fill(0);
-    return dtype === 'f16' ? packHalves(values) : values;
-  });
+    a[tn ? 5 * M + 2 : 2 * K + 5] = 1e6;
+    return {
+      kernel,
+      halves,
+      params: { M, N, K, ...strides, aOffset: 0, bOffset: 0, cOffset: 0, accumulate: 0, biasOffset: 0, relu: 0 },
+      values: {
+        a,
+        b: uniform(N * K, 0.25, 1.25, random),
+        c: new Float32Array(M * N),
+        bias: uniform(N, 0, 1e-3, random),
+      },
+      tolerance: { ofEach: 1e-5 },
+    };
+  };
+  return [trial(matmulNTBias, ['a', 'b', 'bias']), trial(matmulNN, ['b']), trial(matmulTN, ['b'])];
+}
+
+/** Causal attention of a few heads, whose last rows share no block, and its gradients. */
+function attentionTrials(): Trial[] {
+  const [B, T, H, HD] = [2, 75, 2, 16];
+  const [rows, columns] = [B * T, H * HD];
+  const random = seededRandom(8);
+  const params = {
+    ...{ B, T, H, HD, groupSize: 1, stride: 3 * columns, qOffset: 0, kOffset: columns, vOffset: 2 * columns },
+    ...{ causal: 1, dropout: 0, seed: 0, site: 0, rank: 0 },
+  };
+  const values = {
+    qkv: unpackHalves(packHalves(uniform(rows * 3 * columns, -2, 2, random))),
+    control: new Float32Array(CONTROL_ELEMENTS),
+    out: new Float32Array(rows * columns),
+    dout: uniform(rows * columns, -1, 1, random),
+    lse: new Float32Array(rows * H),
+    delta: new Float32Array(rows * H),
+    dqkv: new Float32Array(rows * 3 * columns),
+  };
+  const before = (kernel: Kernel) =>
+    kernel.run(
+      kernel.operands.map(({ name }) => values[name as keyof typeof values]),
+      params,
+    );
+  before(attention);
+  before(attentionGradQ);
+  const trial = (kernel: Kernel, halves: readonly string[]): Trial => {
+    return { kernel, halves, params, values, tolerance: { ofLargest: 4e-3 } };
+  };
+  return [trial(attention, ['qkv']), trial(attentionGradQ, ['qkv', 'out']), trial(attentionGradKV, ['qkv'])];
 }
 
 async function problemOf(
   { device, kernels, guard }: OpenDevice,
   kernel: Kernel,
-  params: Params,
+  { params, values, tolerance }: Trial,
 ): Promise<string | null> {
   const variant = tiledVariant(kernel, params)!;
-  const views = operandsOf(kernel, params);
+  const views = kernel.operands.map(({ name, dtype }): View => {
+    return dtype === 'f16' ? packHalves(values[name]) : values[name].slice();
+  });
   // A shader that this driver or Dawn refuses is an answer, not the end of the device.
   device.pushErrorScope('validation');
   const compiling = kernels.pipeline({ kernel, params, operands: [], tiled: true });
@@ -117,8 +161,6 @@ async function problemOf(
   const bytes = new ArrayBuffer(PARAMS_BYTES);
   writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
   device.queue.writeBuffer(uniform, 0, bytes);
-  const { size } = buffers[2];
-  const readback = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
   const encoder = device.createCommandEncoder();
   const pass = encoder.beginComputePass();
   const entries = [...buffers, uniform].map((buffer, binding) => ({ binding, resource: { buffer } }));
@@ -127,14 +169,34 @@ async function problemOf(
   const [x, y, z] = variant.workgroups(params);
   pass.dispatchWorkgroups(x, y, z);
   pass.end();
-  encoder.copyBufferToBuffer(buffers[2], 0, readback, 0, size);
+  const written = kernel.operands.flatMap(({ access }, i) => (access === 'read' ? [] : [i]));
+  const readbacks = written.map((i) => {
+    const { size } = buffers[i];
+    const readback = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+    encoder.copyBufferToBuffer(buffers[i], 0, readback, 0, size);
+    return readback;
+  });
   device.queue.submit([encoder.finish()]);
-  const got = await guard(readMapped(readback, size, (mapped) => new Float32Array(mapped.slice().buffer)));
-  for (const buffer of [...buffers, uniform, readback]) buffer.destroy();
+  const results: Float32Array[] = [];
+  for (const readback of readbacks)
+    results.push(await guard(readMapped(readback, readback.size, (mapped) => new Float32Array(mapped.slice().buffer))));
+  for (const buffer of [...buffers, ...readbacks, uniform]) buffer.destroy();
   kernel.run(views, params);
-  const want = views[2];
-  const wrong = want.findIndex((value, i) =>
-    Number.isFinite(value) ? !(Math.abs(got[i] - value) <= 1e-5 * Math.abs(value)) : Number.isFinite(got[i]),
-  );
-  return wrong < 0 ? null : `${kernel.name} ${variant.name} makes ${got[wrong]} of what is ${want[wrong]}`;
+  for (const [n, got] of results.entries()) {
+    const want = views[written[n]];
+    const largest = 'ofLargest' in tolerance ? tolerance.ofLargest * largestOf(want) : 0;
+    const wrong = want.findIndex((value, i) => {
+      if (!Number.isFinite(value)) return Number.isFinite(got[i]);
+      const allowed = 'ofEach' in tolerance ? tolerance.ofEach * Math.abs(value) : largest;
+      return !(Math.abs(got[i] - value) <= allowed);
+    });
+    if (wrong >= 0) return `${kernel.name} ${variant.name} makes ${got[wrong]} of what is ${want[wrong]}`;
+  }
+  return null;
+}
+
+function largestOf(view: View): number {
+  let largest = 0;
+  for (const value of view) largest = Math.max(largest, Math.abs(value));
+  return largest;
 }

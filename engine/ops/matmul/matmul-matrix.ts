@@ -31,7 +31,7 @@ export interface MatrixOperands {
 }
 
 /** Extensions, and the rule that a subgroup's work be told from subgroup_id: `local.y` is it for a workgroup 32 threads wide. */
-const DIRECTIVES = `enable f16;
+export const MATRIX_DIRECTIVES = `enable f16;
 enable subgroups;
 enable chromium_experimental_subgroup_matrix;
 diagnostic(off, chromium.subgroup_matrix_uniformity);`;
@@ -143,7 +143,7 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
   }`;
   return {
     name: `matrix-${M}x${N}x${K}${double ? 'd' : ''}-${rows}x${columns}`,
-    directives: DIRECTIVES,
+    directives: MATRIX_DIRECTIVES,
     vectors: [...(operands.a === 'f32' ? ['a'] : []), ...(operands.b === 'f32' ? ['b'] : [])],
     octets: [...(operands.a === 'f16' ? ['a'] : []), ...(operands.b === 'f16' ? ['b'] : [])],
     workgroupSize: [LANES, subgroups, 1],
