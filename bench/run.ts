@@ -25,6 +25,10 @@ const benches: Readonly<Record<string, Bench>> = {
     about: 'saving and loading checkpoints, in GB/s beside a plain copy of the same bytes',
     load: () => import('./checkpoint.ts'),
   },
+  attention: {
+    about: 'attention, forward and backward, beside its floor and torch',
+    load: () => import('./attention.ts'),
+  },
   matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
 };
 

@@ -3,6 +3,7 @@ import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { StudioError } from '../errors.ts';
 import { attention } from '../ops/attention/attention.ts';
+import { attentionGrad } from '../ops/attention/attention-grad.ts';
 import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
 import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { CONTROL_ELEMENTS } from '../ops/control.ts';
@@ -181,7 +182,7 @@ class RateBench {
         [this.attention(attention, sequences, tokens, heads)],
       ),
       attentionGrad: await compute(
-        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, 1, few, heads)),
+        [this.attention(attentionGrad, 1, few, heads)],
         [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
       ),
       rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
