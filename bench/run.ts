@@ -21,6 +21,10 @@ const benches: Readonly<Record<string, Bench>> = {
     about: "the table of Fabric's FSDP guide, ours and torch's in turns",
     load: () => import('./fabric-table.ts'),
   },
+  collectives: {
+    about: 'all-gather, reduce-scatter and all-reduce against what their copies allow',
+    load: () => import('./collectives.ts'),
+  },
   checkpoint: {
     about: 'saving and loading checkpoints, in GB/s beside a plain copy of the same bytes',
     load: () => import('./checkpoint.ts'),
