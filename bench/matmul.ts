@@ -11,6 +11,7 @@ import {
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
+import { panelVariant } from '../engine/ops/matmul/matmul-few-rows-panel.ts';
 import { type SpreadRowsShape, spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { floorMs } from './floor.ts';
@@ -55,41 +56,56 @@ const block = (M: number, N: number, K: number, rows: number, columns: number, d
   double,
 });
 
-/** [threads, row lanes, column lanes, rows, columns, column warps, unroll, ahead, quads, parts] */
+/** [threads, row lanes, column lanes, rows, columns, column warps, b ahead, a ahead, quads, parts] */
 const SPREAD: readonly (readonly [number, number, number, number, number, number, number, 0 | 1, number, number])[] = [
   // 8 columns a workgroup
-  [256, 4, 2, 9, 4, 1, 1, 0, 9, 1],
-  [256, 4, 2, 9, 4, 1, 1, 0, 3, 1],
-  [256, 4, 2, 9, 4, 1, 2, 0, 9, 1],
-  [256, 4, 2, 9, 4, 1, 1, 1, 9, 1],
-  [512, 4, 2, 9, 4, 1, 1, 0, 3, 1],
-  [256, 4, 1, 9, 8, 1, 1, 0, 9, 1],
-  [256, 4, 1, 9, 8, 1, 1, 1, 9, 1],
-  [256, 2, 2, 18, 4, 1, 1, 0, 9, 1],
+  [256, 4, 2, 9, 4, 1, 0, 0, 1, 1],
+  [256, 4, 2, 9, 4, 1, 2, 1, 1, 1],
+  [256, 4, 2, 9, 4, 1, 4, 0, 1, 1],
+  [256, 4, 2, 9, 4, 1, 4, 1, 1, 1],
+  [256, 4, 1, 9, 8, 1, 1, 1, 1, 1],
+  [256, 4, 1, 9, 8, 1, 1, 1, 3, 1],
+  [256, 4, 1, 9, 8, 1, 2, 0, 1, 1],
+  [256, 4, 1, 9, 8, 1, 2, 1, 1, 1],
+  [512, 4, 2, 9, 4, 1, 0, 0, 1, 1],
+  [512, 4, 2, 9, 4, 1, 1, 1, 1, 1],
   // 16 columns
-  [256, 4, 4, 9, 4, 1, 1, 0, 9, 1],
-  [256, 4, 4, 9, 4, 1, 2, 0, 9, 1],
-  [256, 4, 4, 9, 4, 1, 1, 1, 9, 1],
-  [256, 4, 2, 9, 4, 2, 1, 0, 9, 1],
-  [256, 4, 2, 9, 8, 1, 1, 0, 9, 1],
-  [256, 4, 2, 9, 8, 1, 1, 1, 9, 1],
-  [512, 4, 4, 9, 4, 1, 1, 0, 3, 1],
+  [256, 4, 2, 9, 8, 1, 1, 1, 1, 1],
+  [256, 4, 2, 9, 8, 1, 2, 1, 1, 1],
+  [256, 4, 2, 9, 8, 1, 3, 0, 1, 1],
+  [256, 4, 4, 9, 4, 1, 4, 1, 1, 1],
   // 32 columns
-  [256, 4, 8, 9, 4, 1, 2, 0, 9, 1],
-  [512, 4, 8, 9, 4, 1, 2, 0, 3, 1],
-  [256, 4, 4, 9, 8, 1, 1, 0, 9, 1],
-  [256, 4, 4, 9, 8, 1, 1, 1, 9, 1],
-  [256, 4, 2, 9, 4, 4, 1, 0, 9, 1],
-  [512, 4, 2, 9, 4, 4, 1, 0, 3, 1],
-  [256, 4, 2, 9, 8, 2, 1, 0, 9, 1],
+  [256, 4, 4, 9, 8, 1, 1, 1, 1, 1],
+  [256, 4, 4, 9, 8, 1, 2, 0, 1, 1],
+  [256, 4, 4, 9, 8, 1, 2, 1, 1, 1],
+  [256, 4, 4, 9, 8, 1, 3, 0, 1, 1],
   // in parts, which a second dispatch adds
-  [256, 4, 4, 9, 8, 1, 1, 0, 9, 2],
-  [256, 4, 4, 9, 8, 1, 1, 0, 9, 4],
-  [256, 4, 4, 9, 4, 1, 1, 0, 9, 2],
-  [256, 4, 8, 9, 4, 1, 2, 0, 9, 4],
-  [256, 4, 2, 9, 8, 2, 1, 0, 9, 4],
-  [256, 4, 4, 9, 8, 2, 1, 0, 9, 4],
-  [256, 4, 4, 9, 8, 1, 1, 1, 9, 4],
+  [256, 4, 2, 9, 8, 1, 2, 1, 1, 2],
+  [256, 4, 4, 9, 8, 1, 1, 1, 1, 4],
+  [256, 4, 4, 9, 8, 1, 2, 1, 1, 4],
+  [256, 4, 4, 9, 8, 1, 3, 0, 1, 4],
+];
+
+/** [row lanes, column lanes, rows, columns, depth, ahead, parts] */
+const PANEL: readonly (readonly [number, number, number, number, number, number, number])[] = [
+  [4, 1, 9, 8, 64, 1, 1],
+  [4, 2, 9, 4, 32, 2, 1],
+  [4, 2, 9, 4, 64, 1, 1],
+  [4, 2, 9, 8, 32, 1, 1],
+  [4, 2, 9, 8, 32, 2, 1],
+  [4, 4, 9, 4, 32, 2, 1],
+  [4, 4, 9, 8, 16, 2, 1],
+  [4, 4, 9, 8, 24, 1, 1],
+  [4, 4, 9, 8, 24, 2, 1],
+  [4, 4, 9, 8, 32, 1, 1],
+  [4, 4, 9, 8, 32, 2, 1],
+  [4, 8, 9, 4, 24, 1, 1],
+  [4, 8, 9, 4, 24, 2, 1],
+  [4, 2, 9, 8, 32, 1, 2],
+  [4, 4, 9, 8, 24, 2, 4],
+  [4, 4, 9, 8, 32, 1, 4],
+  [4, 4, 9, 8, 32, 2, 4],
+  [4, 8, 9, 4, 24, 2, 4],
 ];
 
 interface Candidate extends TiledVariant {
@@ -98,23 +114,32 @@ interface Candidate extends TiledVariant {
 }
 
 function fewRowsCandidates(layout: 'nt' | 'nn'): Candidate[] {
-  return SPREAD.map(([threads, rowLanes, columnLanes, rows, columns, columnWarps, unroll, ahead, quads, parts]) => {
-    const shape: SpreadRowsShape = {
-      threads,
-      rowLanes,
-      columnLanes,
-      rows,
-      columns,
-      columnWarps,
-      unroll,
-      ahead: ahead === 1,
-      quads,
-      parts,
-    };
-    const name = `${threads}: ${rowLanes}x${columnLanes} of ${rows}x${columns}, ${columnWarps} warps u${unroll}${ahead ? 'a' : ''}q${quads}`;
-    const variant = spreadRowsVariant(layout, false, shape);
-    return { ...variant, name: `${variant.name} ${name}`, parts };
+  const spread = SPREAD.map(
+    ([threads, rowLanes, columnLanes, rows, columns, columnWarps, ahead, aheadA, quads, parts]): Candidate => {
+      const shape: SpreadRowsShape = {
+        threads,
+        rowLanes,
+        columnLanes,
+        rows,
+        columns,
+        columnWarps,
+        unroll: 1,
+        ahead,
+        aheadA: aheadA === 1,
+        quads,
+        parts,
+      };
+      const variant = spreadRowsVariant(layout, false, shape);
+      const name = `${variant.name} ${threads}: ${rowLanes}x${columnLanes} of ${rows}x${columns} b${ahead}a${aheadA}q${quads}`;
+      return { ...variant, name, parts };
+    },
+  );
+  const panel = PANEL.map(([rowLanes, columnLanes, rows, columns, depth, ahead, parts]): Candidate => {
+    const variant = panelVariant(layout, false, { rowLanes, columnLanes, rows, columns, depth, ahead, parts });
+    const name = `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns} ahead ${ahead}`;
+    return { ...variant, name, parts };
   });
+  return [...spread, ...panel];
 }
 
 function candidates(layout: Layout, M: number, K: number): Candidate[] {

@@ -25,8 +25,9 @@ export interface SpreadRowsShape {
   readonly columnWarps: number;
   /** vec4s along k that a thread fetches before it adds them. */
   readonly unroll: number;
-  /** Whether the next ones are fetched before these are added. */
-  readonly ahead: boolean;
+  /** How many vec4s of b, and whether one of a, are on their way while one is added; 0: `unroll` says. */
+  readonly ahead: number;
+  readonly aheadA: boolean;
   /** Sums that a thread hands over between two barriers, in vec4s: odd, so that neighbours write different banks. */
   readonly quads: number;
   /** Workgroups along k, each of which leaves a sum of its own (see matmul-parts.ts); 1: the sum is finished here. */
@@ -39,7 +40,19 @@ export interface SpreadRowsShape {
  * left over, are slices of k, added at the end in order.
  */
 export function spreadRowsVariant(layout: 'nt' | 'nn', bias: boolean, shape: SpreadRowsShape): TiledVariant {
-  const { threads, rowLanes, columnLanes, rows, columns, columnWarps, unroll, ahead, quads: atOnce, parts } = shape;
+  const {
+    threads,
+    rowLanes,
+    columnLanes,
+    rows,
+    columns,
+    columnWarps,
+    unroll,
+    ahead,
+    aheadA,
+    quads: atOnce,
+    parts,
+  } = shape;
   const nt = layout === 'nt';
   const laneSlices = WARP / rowLanes / columnLanes;
   const warpSlices = threads / WARP / columnWarps;
@@ -83,25 +96,40 @@ export function spreadRowsVariant(layout: 'nt' | 'nn', bias: boolean, shape: Spr
       .join(' ');
   // Where neighbouring lanes are no slices, a thread's fetches lie side by side, so that whole sectors are used.
   const at = (i: number) => (laneSlices > 1 ? `slice + ${i * slices}u` : `slice * ${unroll}u + ${i}u`);
+  const ofA = ([name]: readonly [string, string]) => /^[a-z]\d*x/.test(name);
+  const keep = (set: string, k4: string, pick: (f: readonly [string, string]) => boolean) =>
+    fetches(set, k4, false)
+      .filter(pick)
+      .map(([name, value]) => `var ${name} = ${value};`)
+      .join(' ');
+  const ring = `
+  ${range(ahead)
+    .map((i) => keep(`f${i}`, `min(begin + slice + ${i * slices}u, whole - 1u)`, (f) => !ofA(f)))
+    .join('\n  ')}
+  ${aheadA ? keep('f', 'min(begin + slice, whole - 1u)', ofA) : ''}
+  for (; base + ${ahead * slices}u <= whole; base += ${ahead * slices}u) {${range(ahead)
+    .map((i) => {
+      const here = fetches(`f${i}`, `(base + slice + ${i * slices}u)`, false);
+      const rename = (text: string) => (aheadA ? text.replaceAll(`f${i}x`, 'fx') : text);
+      const next = fetches('n', `min(base + slice + ${(i + ahead) * slices}u, whole - 1u)`, false).filter(
+        (f) => !ofA(f),
+      );
+      const nextA = fetches('m', `min(base + slice + ${(i + 1) * slices}u, whole - 1u)`, false).filter(ofA);
+      return `
+    {
+      ${[...next, ...(aheadA ? nextA : here.filter(ofA))].map(([name, value]) => `let ${name} = ${value};`).join(' ')}
+      ${rename(add(`f${i}`))}
+      ${next.map(([name]) => `f${i}${name.slice(1)} = ${name};`).join(' ')}
+      ${aheadA ? nextA.map(([name]) => `f${name.slice(1)} = ${name};`).join(' ') : ''}
+    }`;
+    })
+    .join('')}
+  }`;
   const step = unroll * slices;
-  const loop = ahead
-    ? `
-  ${range(unroll)
-    .flatMap((i) => fetches(`f${i}`, `min(begin + ${at(i)}, whole - 1u)`, false))
-    .map(([name, value]) => `var ${name} = ${value};`)
-    .join(' ')}
-  for (; base + ${step}u <= whole; base += ${step}u) {
-    ${range(unroll)
-      .map((i) => `let next${i} = min(base + ${step}u + ${at(i)}, whole - 1u); ${lets(`n${i}`, `next${i}`, false)}`)
-      .join('\n    ')}
-    ${range(unroll)
-      .map((i) => add(`f${i}`))
-      .join('\n    ')}
-    ${range(unroll)
-      .flatMap((i) => fetches(`f${i}`, '', false).map(([name]) => `${name} = n${name.slice(1)};`))
-      .join(' ')}
-  }`
-    : `
+  const loop =
+    ahead > 0
+      ? ring
+      : `
   for (; base + ${step}u <= whole; base += ${step}u) {
     ${range(unroll)
       .map((i) => `let k${i} = base + ${at(i)}; ${lets(`f${i}`, `k${i}`, false)}`)
