@@ -358,7 +358,7 @@ describe('writing', () => {
     expect(await make()).toEqual(await make());
   });
 
-  test('only what the restricted loader of torch reads: protocol 2, known records, no absolute place', async () => {
+  test('9.50: only what the restricted loader of torch reads: protocol 2, known records, no absolute place', async () => {
     const bytes = await written(new Map([['a', tensorToWrite('int8', [1], () => [Uint8Array.of(1)])]]));
     const archive = await openZip(bytesSource('x', bytes));
     expect([...archive.entries.keys()]).toEqual([

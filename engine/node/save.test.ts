@@ -3,23 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { openInProcessMailboxes } from '../comm/in-process.ts';
-import { parseConfig } from '../config.ts';
-import { createBatchesStream } from '../data/batches.ts';
 import { StudioError } from '../errors.ts';
-import { Interpreter } from '../interpret/interpreter.ts';
-import { buildModel } from '../model/build-model.ts';
-import { type CompiledRun, compileRun } from '../schedule/compile.ts';
-import { builtInProfiles } from '../schedule/profile.ts';
-import type { RankEngine } from '../schedule/rank-engine.ts';
-import type { RunEvent } from '../trainer/events.ts';
 import type { CheckpointStore } from '../trainer/save-checkpoint.ts';
-import { fillRank, freshParameters } from '../trainer/state.ts';
-import { type RankResult, trainerRegions, trainRank } from '../trainer/train-rank.ts';
-import { readBatchesFile } from './batches-file.ts';
 import { listCheckpoints } from './checkpoint-list.ts';
 import { folderStore } from './checkpoint-store.ts';
 import { verifyCheckpoint } from './checkpoint-verify.ts';
+import { type RanksOptions, type SavingRanks, startSavingRanks } from './fixtures/saving-ranks.ts';
 import { referenceRun, trainRun } from './fixtures/train-run.ts';
 
 let folder: string;
@@ -28,83 +17,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-interface Ranks {
-  readonly results: Promise<PromiseSettledResult<RankResult>[]>;
-  readonly events: readonly RunEvent[];
-  /** Steps that rank 0 has reported. */
-  steps(): number[];
-  /** Bytes that each rank has read from its engine. */
-  readonly reads: readonly number[];
-  readonly runs: readonly CompiledRun[];
-}
-
-interface RanksOptions {
-  readonly store?: (store: CheckpointStore, rank: number) => CheckpointStore;
-  readonly savesRequested?: (rank: number, ranks: Ranks) => number;
-  readonly stopRequested?: (rank: number, ranks: Ranks) => boolean;
-}
-
-/** Trains on the interpreter, all ranks in this process, over a disk that a test may break. */
-async function start(input: object, options: RanksOptions = {}): Promise<Ranks> {
-  const config = parseConfig({ ...referenceRun, ...input });
-  const model = buildModel(config.model, null);
-  const world = config.devices;
-  const { accumulateGradBatches, steps } = config.trainer;
-  const batches = createBatchesStream(await readBatchesFile(referenceRun.data.path), {
-    ranks: world,
-    accumulateGradBatches,
-    steps,
-    vocabSize: 97,
-  });
-  const shapes = [{ batch: 3, tokens: 12 }];
-  const runs = Array.from({ length: world }, (_, rank) =>
-    compileRun({ config, model, shapes, rank, profile: builtInProfiles.interpreter }),
-  );
-  const mailboxes = openInProcessMailboxes(world, trainerRegions(runs[0]), { timeoutMs: 5000 });
-  const events: RunEvent[] = [];
-  const reads = new Array<number>(world).fill(0);
-  const steps_ = () => events.flatMap((e) => (e.event === 'step' && e.rank === 0 ? [e.step] : []));
-  const engines = runs.map((run, rank): RankEngine => {
-    const engine = new Interpreter(run, mailboxes[rank]);
-    const read = engine.read.bind(engine);
-    engine.read = (tensor, offset, bytes) => {
-      reads[rank] += bytes;
-      return read(tensor, offset, bytes);
-    };
-    return engine;
-  });
-  await Promise.all(engines.map((engine, i) => fillRank(engine, runs[i], freshParameters(1))));
-  const ranks: { -readonly [key in keyof Ranks]: Ranks[key] } = {
-    events,
-    steps: steps_,
-    reads,
-    runs,
-    results: Promise.resolve([]),
-  };
-  const disk = folderStore(folder);
-  ranks.results = Promise.allSettled(
-    engines.map((engine, rank) =>
-      trainRank({
-        config,
-        run: runs[rank],
-        engine,
-        mailbox: mailboxes[rank],
-        batches,
-        validation: null,
-        checkpoints: options.store?.(disk, rank) ?? disk,
-        emit: (event) => events.push(event),
-        stopRequested: () => options.stopRequested?.(rank, ranks) ?? false,
-        savesRequested: () => options.savesRequested?.(rank, ranks) ?? 0,
-        onPhase: () => undefined,
-      }).catch((error: unknown) => {
-        mailboxes[rank].fail(String(error));
-        throw error;
-      }),
-    ),
-  );
-  return ranks;
-}
-
+const start = (input: object, options?: RanksOptions) => startSavingRanks(folder, input, options);
 const listed = async () =>
   (await listCheckpoints(join(folder, 'checkpoints'))).map(({ step, format }) => [step, format]);
 const failures = (results: readonly PromiseSettledResult<unknown>[]) =>
@@ -144,7 +57,7 @@ describe('when a run saves', () => {
   });
 
   it('when it is stopped with a save, though nothing is saved at the end otherwise', async () => {
-    const late = (_: number, ranks: Ranks) => ranks.steps().length > 2;
+    const late = (_: number, ranks: SavingRanks) => ranks.steps().length > 2;
     const { results } = await start(
       { devices: 2, trainer: { steps: 9 }, checkpoint: { atEnd: false } },
       { stopRequested: late, savesRequested: (rank, ranks) => (late(rank, ranks) ? 1 : 0) },

@@ -59,13 +59,21 @@ export async function drainParts(rank: SavingRank, parts: Iterable<SavedPart>): 
   for (const { name, part } of parts) for await (const _ of gatherPart(rank, name, part));
 }
 
-/** The parts as rank 0 gathers them when a writer asks; `onPart` is given the pieces of each as it is begun. */
-export function gatheringReader(rank: SavingRank, onPart: (pieces: AsyncGenerator<Uint8Array>) => void): PartReader {
+/** The parts as rank 0 gathers them when a writer asks: told of the pieces of each as it is begun, and when they are all there. */
+export function gatheringReader(
+  rank: SavingRank,
+  { onBegin, onEnd }: { readonly onBegin: (pieces: AsyncGenerator<Uint8Array>) => void; readonly onEnd: () => void },
+): PartReader {
   return (name, part) => {
     const pieces = gatherPart(rank, name, part);
-    onPart(pieces);
+    onBegin(pieces);
+    const next = async () => {
+      const piece = await pieces.next();
+      if (piece.done) onEnd();
+      return piece;
+    };
     // Without `return`: a writer that gives up must not end the exchange half way.
-    return { [Symbol.asyncIterator]: () => ({ next: () => pieces.next() }) };
+    return { [Symbol.asyncIterator]: () => ({ next }) };
   };
 }
 

@@ -11,6 +11,7 @@ import { StudioError } from '../errors.ts';
 import { partsInOrder } from './describe-checkpoint.ts';
 import type { CheckpointRecord } from './events.ts';
 import { drainParts, gatheringReader, isWriter, ownRowsReader, type SavingRank } from './full-save.ts';
+import { waitTogether } from './wait-together.ts';
 
 /** A file of a sharded checkpoint as its rank wrote it: plain data. */
 export interface WrittenRankFile {
@@ -59,6 +60,8 @@ export interface SaveJob {
   readonly config: ExperimentConfig;
   readonly format: CheckpointKind;
   readonly description: CheckpointDescription;
+  /** Told of ranks that the others wait for, whose disks are slow. */
+  readonly onLate?: (ranks: readonly number[]) => void;
 }
 
 export type SaveResult =
@@ -73,14 +76,24 @@ export type SaveResult =
 
 /**
  * Saves a checkpoint: all ranks must call, with the same job, and all get the same result. A disk that fails is in the
- * result, and then nothing of the checkpoint stays; what is thrown (a lost peer or device) ends the run.
+ * result, and then nothing of the checkpoint stays; what is thrown (a lost peer or device) ends the run. A disk may take
+ * any time: the ranks wait for each other as long as each says that it is at it.
  */
 export async function saveCheckpoint(job: SaveJob): Promise<SaveResult> {
   const { mailbox } = job.rank;
-  const written = job.format === 'sharded' ? await saveFolder(job) : await saveFile(job, job.format);
-  const mine = mailbox.rank === 0 && 'done' in written ? await deleteOlder(job, written.done) : written;
-  const [said] = await exchangeTexts(mailbox, job.texts, JSON.stringify(mine));
+  const { ending } = job.format === 'sharded' ? await saveFolder(job) : await saveFile(job, job.format);
+  const mine = ending.then((written) => ('done' in written ? deleteOlder(job, written.done) : written));
+  const [said] = await exchangeTexts(mailbox, job.texts, JSON.stringify(await allReady(job, mine)));
   return JSON.parse(said) as SaveResult;
+}
+
+/** What is left to do once nothing is gathered any more and no rank writes but rank 0. */
+interface Ending {
+  readonly ending: Promise<Attempt<CheckpointRecord>>;
+}
+
+function allReady<T>({ rank, texts, onLate }: SaveJob, mine: Promise<T>): Promise<T> {
+  return waitTogether(rank.mailbox, texts.sizes, mine, { onLate });
 }
 
 async function deleteOlder({ store, config }: SaveJob, saved: CheckpointRecord): Promise<SaveResult> {
@@ -93,49 +106,58 @@ async function deleteOlder({ store, config }: SaveJob, saved: CheckpointRecord):
 }
 
 /** One file, which rank 0 writes as it gathers; the others only give. */
-async function saveFile(job: SaveJob, format: 'full' | 'safetensors'): Promise<Attempt<CheckpointRecord>> {
+async function saveFile(job: SaveJob, format: 'full' | 'safetensors'): Promise<Ending> {
   const { rank, store, description, config } = job;
   const parts = [...partsInOrder(description, config.optimizer, format === 'full')];
   if (rank.mailbox.rank !== 0) {
     await drainParts(rank, parts);
-    return leftToRank0;
+    return { ending: Promise.resolve(leftToRank0) };
   }
   let taken = 0;
   let open: AsyncGenerator<Uint8Array> | null = null;
-  const read = gatheringReader(rank, (pieces) => {
-    taken++;
-    open = pieces;
+  let allGathered!: () => void;
+  const gathered = new Promise<void>((resolve) => {
+    allGathered = resolve;
+  });
+  const read = gatheringReader(rank, {
+    onBegin: (pieces) => {
+      taken++;
+      open = pieces;
+    },
+    onEnd: () => {
+      if (taken === parts.length) allGathered();
+    },
   });
   const content = checkpointContent(description, read);
-  const result = await attempt(() =>
-    store.writeFile(format, description.iter, (sink) =>
-      format === 'full' ? writeTorchFile(contentTree(content), sink) : writeWeights(content, sink),
-    ),
-  );
-  if ('failed' in result) {
-    // The peers are not left waiting.
-    if (open) for await (const _ of open as AsyncGenerator<Uint8Array>);
-    await drainParts(rank, parts.slice(taken));
-  }
-  return result;
+  const write = (sink: ByteSink) =>
+    format === 'full' ? writeTorchFile(contentTree(content), sink) : writeWeights(content, sink);
+  const writing = attempt(() => store.writeFile(format, description.iter, write)).then(async (result) => {
+    if ('failed' in result) {
+      // The peers are not left waiting.
+      if (open) for await (const _ of open as AsyncGenerator<Uint8Array>);
+      await drainParts(rank, parts.slice(taken));
+    }
+    return result;
+  });
+  await Promise.race([writing, gathered]);
+  return { ending: writing };
 }
 
 /** A folder: each rank of the first row writes its own shard, all at once; rank 0 makes the folder and finishes it. */
-async function saveFolder({ rank, texts, store, description }: SaveJob): Promise<Attempt<CheckpointRecord>> {
+async function saveFolder(job: SaveJob): Promise<Ending> {
+  const { rank, texts, store, description } = job;
   const { run, mailbox } = rank;
   const say = <T>(mine: Attempt<T> | null) => exchangeTexts(mailbox, texts, JSON.stringify(mine));
   const isFirst = mailbox.rank === 0;
   const begin = isFirst ? await attempt(() => store.beginFolder(description.iter)) : null;
   const begun = JSON.parse((await say(begin))[0]) as Attempt<BegunFolder>;
-  if ('failed' in begun) return begun;
+  if ('failed' in begun) return { ending: Promise.resolve(begun) };
   const { folder, saveId } = begun.done;
   const content = checkpointContent(description, ownRowsReader(rank));
   const { index, count } = run.shards;
-  const written = isWriter(run)
-    ? await attempt(() =>
-        store.writeRankFile(folder, rankFileName(index), (sink) => writeRankFile(content, index, count, saveId, sink)),
-      )
-    : null;
+  const write = (sink: ByteSink) => writeRankFile(content, index, count, saveId, sink);
+  const writing = isWriter(run) ? attempt(() => store.writeRankFile(folder, rankFileName(index), write)) : null;
+  const written = await allReady<Attempt<WrittenRankFile> | null>(job, writing ?? Promise.resolve(null));
   const all = (await say(written)).map((text) => JSON.parse(text) as Attempt<WrittenRankFile> | null);
   const files: WrittenRankFile[] = [];
   const failures: string[] = [];
@@ -143,14 +165,17 @@ async function saveFolder({ rank, texts, store, description }: SaveJob): Promise
     if (one && 'failed' in one) failures.push(count > 1 ? `rank ${from}: ${one.failed}` : one.failed);
     else if (one) files.push(one.done);
   }
-  if (!isFirst) return leftToRank0;
-  const finished: Attempt<CheckpointRecord> =
-    failures.length > 0
-      ? { failed: failures.join('; ') }
-      : await attempt(() => store.finishFolder(begun.done, description.iter, content, files));
-  // What cannot be removed does not count, and goes at the next start.
-  if ('failed' in finished) await attempt(() => store.abortFolder(folder));
-  return finished;
+  if (!isFirst) return { ending: Promise.resolve(leftToRank0) };
+  const finish = async (): Promise<Attempt<CheckpointRecord>> => {
+    const finished: Attempt<CheckpointRecord> =
+      failures.length > 0
+        ? { failed: failures.join('; ') }
+        : await attempt(() => store.finishFolder(begun.done, description.iter, content, files));
+    // What cannot be removed does not count, and goes at the next start.
+    if ('failed' in finished) await attempt(() => store.abortFolder(folder));
+    return finished;
+  };
+  return { ending: finish() };
 }
 
 /** What ranks other than 0 say, who hear the result from it. */

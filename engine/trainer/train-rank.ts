@@ -312,7 +312,7 @@ class RankTraining {
    * the rest goes on beside it if `beside` and if there is room for a copy, else this waits for it and nothing is copied.
    */
   private async save(stepsDone: number, beside: boolean): Promise<void> {
-    const { config, run, engine, mailbox, batches, checkpoints: store, onPhase, savesRequested } = this.c;
+    const { config, run, engine, mailbox, batches, checkpoints: store, emit, onPhase, savesRequested } = this.c;
     this.saveHeard = false;
     this.savesAnswered = savesRequested?.() ?? 0;
     if (this.savedStep === stepsDone) return;
@@ -334,7 +334,15 @@ class RankTraining {
     const region = this.agreementRegion + 1;
     const texts = { sizes: region + 1, pieces: region };
     const rank = { run, mailbox, region, read };
-    const saving = saveCheckpoint({ rank, texts, store, config, format, description });
+    const onLate = (late: readonly number[]) => {
+      if (run.rank === 0)
+        emit({
+          event: 'log',
+          rank: null,
+          line: `the checkpoint after ${stepsDone} steps takes long: rank ${late.join(', ')} is still writing, the others wait`,
+        });
+    };
+    const saving = saveCheckpoint({ rank, texts, store, config, format, description, onLate });
     this.saving = saving.then((result) => this.saved(result, stepsDone));
     // A peer that is lost is heard of by the step under way; this is waited for before the next save and at the end.
     this.saving.catch(() => undefined);
