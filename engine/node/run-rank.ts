@@ -38,7 +38,7 @@ import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates
 import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
-import { machineClockMs, writeRankTrace } from './trace-files.ts';
+import { machineClockMs, stepToTrace, writeRankTrace } from './trace-files.ts';
 import type { WorkerStart } from './worker-protocol.ts';
 
 /** The longest that a rank waits for a peer: a save of a large model to a slow disk is within it. */
@@ -147,7 +147,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     startStep: origin.step,
     checkpoints: folderStore(start.runFolder),
     traces: {
-      step: stepToTrace(start, origin.step),
+      step: stepToTrace(start.trace, origin.step, start.config.trainer.steps),
       requested: hooks.tracesRequested,
       clockOffsetMs: machineClockMs() - performance.now(),
       save: (trace) => writeRankTrace(start.runFolder, trace),
@@ -165,19 +165,6 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     text: memorySummary(run, result.stepsByShape, engine.memory(), device),
   });
   return result;
-}
-
-/** The third step: nothing in it happens for the first time. Throws StudioError where the run does not make the one asked for. */
-function stepToTrace({ trace, config }: WorkerStart, startStep: number): number | null {
-  if (!trace) return null;
-  const last = config.trainer.steps - 1;
-  const step = trace.step ?? Math.min(startStep + 2, last);
-  if (step < startStep || step > last)
-    throw new StudioError(
-      'invalid-config',
-      `step ${step} cannot be traced: this run makes steps ${startStep} to ${last}, counted from 0`,
-    );
-  return step;
 }
 
 /** The adapter that each rank got, in rank order, as the ranks themselves say. */
@@ -221,6 +208,11 @@ function announce(
   log(estimateNote(prediction, profile));
   for (const said of startNotes(config, origin)) log(said);
   refuseOverBudget(config, run, profile);
+  if (run.hidden === 'again')
+    log(
+      `memoryBudgetMiB ${config.memoryBudgetMiB}: hidden layers are computed again in backward, for which a step takes ` +
+        'longer, since what keeps them would not fit',
+    );
   if (run.slotWaits > 0)
     log(
       `memoryBudgetMiB ${config.memoryBudgetMiB}: ${run.slotWaits} all-gathers of each step wait for a slot, counted as ` +

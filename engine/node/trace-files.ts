@@ -10,6 +10,24 @@ const NAME = /^step-(\d+)\.rank-(\d+)\.json$/;
 
 const nameOf = (step: number, rank: number) => `step-${String(step).padStart(6, '0')}.rank-${rank}.json`;
 
+/**
+ * The step that a run which makes steps `start` to `end` - 1 traces: the one asked for, or the third, in which nothing happens
+ * for the first time (the last, of fewer). Throws StudioError `invalid-config` where the run does not make it.
+ */
+export function stepToTrace(
+  asked: { readonly step: number | null } | undefined,
+  start: number,
+  end: number,
+): number | null {
+  if (!asked) return null;
+  const step = asked.step ?? Math.min(start + 2, end - 1);
+  if (step >= start && step < end) return step;
+  throw new StudioError(
+    'invalid-config',
+    `step ${step} cannot be traced: this run makes steps ${start} to ${end - 1}, counted from 0`,
+  );
+}
+
 /** Milliseconds on the clock that all processes of this machine share. */
 export function machineClockMs(): number {
   return Number(process.hrtime.bigint()) / 1e6;
