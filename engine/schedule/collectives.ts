@@ -54,8 +54,8 @@ interface Piece {
 const RING_REGIONS = 8;
 /** Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. */
 export const STAGING_SLOTS = 3;
-/** Most bytes of a piece of what is sharded on the device: so small that several slots cost little. */
-const PIECE_BYTES = 6.5 * 2 ** 20;
+/** Most bytes of a piece of what is sharded on the device: so small that several slots cost little, and a layer's half whole pieces. */
+const PIECE_BYTES = 8.125 * 2 ** 20;
 /** In an all-reduce, how many pieces are reduced before the sum of the first goes back to the ranks. */
 const ALL_REDUCE_AHEAD = 3;
 
