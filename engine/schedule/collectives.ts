@@ -57,7 +57,7 @@ export const STAGING_SLOTS = 3;
 /** Most bytes of a piece of what is sharded on the device: so small that several slots cost little, and a layer's half whole pieces. */
 const PIECE_BYTES = 8.125 * 2 ** 20;
 /** In an all-reduce, how many pieces are reduced before the sum of the first goes back to the ranks. */
-const ALL_REDUCE_AHEAD = 3;
+const ALL_REDUCE_AHEAD = 2;
 
 /** Pieces of a shard, as equal as can be, such that those of all peers together fit one staging slot. */
 function pieces(draft: Draft, { group, shardElements, host }: Sharding): Piece[] {
