@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { attentionParamsOf } from '../ops/attention/attention.cases.ts';
 import { attention } from '../ops/attention/attention.ts';
 import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
@@ -8,7 +8,10 @@ import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
+import { dispatches } from '../schedule/schedule.ts';
 import { openNullAdapter } from './adapters.ts';
+import { expectAsPlanned, expectSameBits } from './fixtures/laws.ts';
+import { interpreterPlace, openRanks, type Place } from './fixtures/reference-run.ts';
 
 // No software adapter has tensor cores: here their kernels are checked by Dawn's compiler alone. What they compute, a
 // worker checks on the adapter that it gets (runtime/tensor-cores.ts).
@@ -70,4 +73,55 @@ test.each(shaders)('%s is right', async (_, code) => {
 
 test('an adapter whose subgroups are not 32 wide, or that has no such matrices, offers none', async () => {
   expect(offersTensorCores(await openNullAdapter())).toBe(false);
+});
+
+describe('16-mixed with products of halves, in the interpreter', () => {
+  const place: Place = { ...interpreterPlace, profile: { ...interpreterPlace.profile, tensorCores: true } };
+  const model = { kind: 'demo-transformer', vocabSize: 97, ninp: 128, nhead: 8, nhid: 128, nlayers: 1 };
+  const shape = { batch: 2, tokens: 64 };
+  const batch = (step: number, rank: number) => {
+    const input = Array.from({ length: 128 }, (_, i) => (i * i + 7 * i + 31 * (step % 2) + 11 * rank) % 97);
+    return { input, target: input.map((token) => (token * 5 + 3) % 97) };
+  };
+  const train = async (on: Place, settings: object, steps: number) => {
+    const ranks = await openRanks(on, { config: { devices: 1, model, ...settings }, shape, batch });
+    try {
+      const outcomes = await ranks.train(steps);
+      expectAsPlanned(ranks, [steps - 1]);
+      return { outcomes, parameters: await ranks.parameters(), runs: ranks.runs };
+    } finally {
+      await ranks.close();
+    }
+  };
+
+  test('losses are within 2 % of float32', { timeout: 120_000 }, async () => {
+    const mixed = await train(place, { precision: '16-mixed' }, 8);
+    const names = new Set(
+      mixed.runs[0].steps[0].schedule.steps.flatMap((s) => dispatches(s.action).map((d) => d.kernel.name)),
+    );
+    for (const name of [
+      'matmul-nt-bias',
+      'matmul-nn',
+      'matmul-tn',
+      'attention',
+      'attention-grad-q',
+      'attention-grad-kv',
+    ])
+      expect(
+        [...names].some((n) => n.startsWith(`${name}, half`) && n.endsWith('tensor cores')),
+        name,
+      ).toBe(true);
+    const whole = await train(place, { precision: '32-true' }, 8);
+    expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);
+    mixed.outcomes.forEach(([{ lossMean }], step) => {
+      const wanted = whole.outcomes[step][0].lossMean;
+      expect(Math.abs(lossMean / wanted - 1), `step ${step}`).toBeLessThan(0.02);
+    });
+  });
+
+  test('strategies are equal to the bit', { timeout: 120_000 }, async () => {
+    const settings = { precision: '16-mixed', devices: 2 };
+    const ddp = await train(place, { ...settings, strategy: 'ddp' }, 2);
+    expectSameBits(await train(place, { ...settings, strategy: 'fsdp' }, 2), ddp, 'FULL_SHARD');
+  });
 });
