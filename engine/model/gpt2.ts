@@ -160,18 +160,18 @@ class Trace {
 
   private feedForward(path: string, x: Value): Value {
     const { g, c } = this;
-    const hidden = this.conv(`${path}.c_fc`, x, 4 * c.nEmbd);
+    const hidden = this.conv(`${path}.c_fc`, x, 4 * c.nEmbd, true);
     const active = g.within(path, () => activateGelu(g, hidden, 'active'));
     const out = this.conv(`${path}.c_proj`, active, c.nEmbd);
     return g.within(path, () => drop(g, out, this.sites.site(), 'out.drop'));
   }
 
   /** The Conv1D module at `path`: x [R, K] to [R, features]. */
-  private conv(path: string, x: Value, features: number): Value {
+  private conv(path: string, x: Value, features: number, hidden = false): Value {
     const { g } = this;
     return g.within(path, () => {
       const weight = g.parameter(`${path}.weight`, [x.shape[1], features]);
-      return conv1d(g, x, weight, g.parameter(`${path}.bias`, [features]), 'out');
+      return conv1d(g, x, weight, g.parameter(`${path}.bias`, [features]), 'out', hidden);
     });
   }
 

@@ -37,7 +37,7 @@ async function trained(place: Place, againFromBytes: number, config: object) {
   try {
     const result = { outcomes: await ranks.train(2), parameters: await ranks.parameters() };
     expectAsPlanned(ranks, [0, 1], JSON.stringify(config));
-    return { result, liveBytes: ranks.engines[0].memory().liveBytes };
+    return { result, run: ranks.runs[0], liveBytes: ranks.engines[0].memory().liveBytes };
   } finally {
     await ranks.close();
   }
@@ -67,4 +67,24 @@ it('on a software GPU too', async () => {
   const config = { devices: 2, model: models.TransformerEncoderLayer, strategy: 'fsdp' };
   const kept = await trained(gpu, Number.MAX_SAFE_INTEGER, config);
   expectSameBits((await trained(gpu, 0, config)).result, kept.result, 'FULL_SHARD');
+});
+
+const wide = {
+  demo: { ...models.TransformerEncoderLayer, nhid: 400 },
+  gpt2: { ...models.GPT2Block, nEmbd: 24, nHead: 2 },
+};
+
+it.each(Object.entries(wide))('%s: hidden layers are computed again where the budget has no room', async (_, model) => {
+  for (const precision of ['32-true', '16-mixed']) {
+    for (const strategy of ['ddp', { kind: 'fsdp', autoWrapPolicy: { minNumParams: 1 } }]) {
+      const config = { devices: 2, model, precision, strategy };
+      const kept = await trained(interpreterPlace, 0, config);
+      expect(kept.run.hidden).toBe('kept');
+      const memoryBudgetMiB = (kept.run.memory.reservedBytes - 1) / 2 ** 20;
+      const again = await trained(interpreterPlace, 0, { ...config, memoryBudgetMiB });
+      expect(again.run.hidden).toBe('again');
+      expect(again.run.memory.reservedBytes).toBeLessThan(kept.run.memory.reservedBytes);
+      expectSameBits(again.result, kept.result, `${precision}, ${JSON.stringify(strategy)}`);
+    }
+  }
 });

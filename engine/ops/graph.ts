@@ -59,6 +59,8 @@ export interface GraphOptions {
   readonly frozen?: ReadonlySet<string>;
   /** Activations of at least so many bytes are not kept for backward where `again` says how to have them twice; none if left out. */
   readonly againFromBytes?: number;
+  /** Whether that goes for hidden layers too, which cost a product of matrices. */
+  readonly hiddenAgain?: boolean;
 }
 
 interface Rule {
@@ -89,6 +91,8 @@ export class Graph {
   readonly control: Value;
   /** Paths of `checkpointed` that the model's trace has come by. */
   readonly checkpointedBlocks = new Set<string>();
+  /** Whether some hidden layer is kept that could be computed again. */
+  keepsHidden = false;
   private rules: Rule[] = [];
   private readonly parameters = new Map<string, Value>();
   private readonly constants = new Map<string, Value>();
@@ -212,6 +216,16 @@ export class Graph {
     const { againFromBytes = Number.POSITIVE_INFINITY } = this.options;
     if (this.phase === 'backward' || this.dropping || bytesOf(value) < againFromBytes) return;
     if (this.differentiable.has(value.id)) this.recipes.set(value.id, prepare());
+  }
+
+  /**
+   * The same of a hidden layer, whose weights are used again: what `compute` emits belongs to the module that it belongs to
+   * now, where they will be.
+   */
+  hiddenAgain(value: Value, compute: () => Value): void {
+    const { module } = this;
+    if (this.options.hiddenAgain) this.again(value, () => () => this.within(module, compute));
+    else this.keepsHidden ||= bytesOf(value) >= (this.options.againFromBytes ?? Number.POSITIVE_INFINITY);
   }
 
   /** What backward reads in place of an activation of forward. */

@@ -51,6 +51,8 @@ export interface CompiledRun {
   readonly init: InitPlan;
   /** Gathers of a training step that wait for a slot since the budget has no room for all at once; see `compileRun`. */
   readonly slotWaits: number;
+  /** Hidden layers of large batches are kept for backward, or, where the budget has no room for them, computed again. */
+  readonly hidden: 'kept' | 'again';
   /** Mailbox regions; the same for every batch shape, since only parameters travel. */
   readonly regions: readonly Region[];
 }
@@ -80,17 +82,29 @@ export interface CompileInput {
  *
  * With limitAllGathers off units are gathered as early as their lane allows. Where memoryBudgetMiB cannot hold that, the
  * lane gets as many slots as fit, at least the limiter's two; a gather that waits for one counts as an allocation retry.
+ * Where it does not fit even so, and would if hidden layers were computed again in backward, they are: no bit changes.
  */
 export function compileRun(input: CompileInput): CompiledRun {
-  const { strategy, memoryBudgetMiB } = input.config;
-  const { run, gathers } = compileWith(input, null);
-  const fits = ({ memory }: CompiledRun) => memory.reservedBytes <= (memoryBudgetMiB ?? Infinity) * 2 ** 20;
+  const kept = compileKeeping(input, 'kept');
+  if (fitsBudget(input, kept) || !kept.steps.some(({ program }) => program.keepsHidden)) return kept;
+  const again = compileKeeping(input, 'again');
+  return fitsBudget(input, again) ? again : kept;
+}
+
+function fitsBudget({ config }: CompileInput, { memory }: CompiledRun): boolean {
+  return memory.reservedBytes <= (config.memoryBudgetMiB ?? Number.POSITIVE_INFINITY) * 2 ** 20;
+}
+
+function compileKeeping(input: CompileInput, hidden: CompiledRun['hidden']): CompiledRun {
+  const { strategy } = input.config;
+  const { run, gathers } = compileWith(input, null, hidden);
+  const fits = (tried: CompiledRun) => fitsBudget(input, tried);
   if (strategy.kind === 'ddp' || strategy.limitAllGathers || gathers.length === 0 || fits(run)) return run;
-  let best = compileWith(input, LEAST_SLOTS);
+  let best = compileWith(input, LEAST_SLOTS, hidden);
   let [fit, tooMany] = [LEAST_SLOTS, gathers.length];
   while (fits(best.run) && tooMany - fit > 1) {
     const middle = (fit + tooMany) >> 1;
-    const tried = compileWith(input, middle);
+    const tried = compileWith(input, middle, hidden);
     if (fits(tried.run)) [fit, best] = [middle, tried];
     else tooMany = middle;
   }
@@ -106,7 +120,11 @@ interface CompiledWith {
   readonly gathers: readonly Gather[];
 }
 
-function compileWith({ config, model, shapes, rank, profile }: CompileInput, slots: number | null): CompiledWith {
+function compileWith(
+  { config, model, shapes, rank, profile }: CompileInput,
+  slots: number | null,
+  hidden: CompiledRun['hidden'],
+): CompiledWith {
   const world = config.devices;
   const { optimizer, trainer } = config;
   refuseUnmatchedGroups(config, model);
@@ -120,6 +138,7 @@ function compileWith({ config, model, shapes, rank, profile }: CompileInput, slo
       microBatches: training ? 1 : trainer.accumulateGradBatches,
       syncEveryMicroBatch: syncs(config),
       againFromBytes: profile.againFromBytes,
+      hiddenAgain: hidden === 'again',
       evaluate: training !== null,
     });
     const program = withPrecision(traced, precision, profile.tensorCores === true);
@@ -181,6 +200,7 @@ function compileWith({ config, model, shapes, rank, profile }: CompileInput, slo
     evaluation: validates ? shapes.length : null,
     init: { mode: config.init.mode, device: onDevice ? { uniformOffsetBytes: initSlot } : null },
     slotWaits: 0,
+    hidden,
     regions: steps[0].schedule.regions,
   };
   return { run, gathers: trained.gathers };

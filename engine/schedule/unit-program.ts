@@ -37,6 +37,8 @@ export interface UnitProgram {
   readonly frozen: ReadonlySet<string>;
   /** First visit of each micro-batch. */
   readonly microBatchStarts: readonly number[];
+  /** Whether hidden layers are kept that backward could compute again. */
+  readonly keepsHidden: boolean;
 }
 
 export interface ProgramOptions {
@@ -49,6 +51,8 @@ export interface ProgramOptions {
   readonly syncEveryMicroBatch?: boolean;
   /** From how many bytes on what is cheap to compute is computed again in backward; nothing if left out. */
   readonly againFromBytes?: number;
+  /** Whether that goes for hidden layers too. */
+  readonly hiddenAgain?: boolean;
   /** Forward only, nothing dropped: a pass that measures. */
   readonly evaluate?: boolean;
 }
@@ -68,7 +72,12 @@ export function unitProgram(
   const frozen = frozenParameters(model, options.freeze ?? []);
   const checkpointed = checkpointedPaths(model, options.checkpointing ?? []);
   const again = evaluate ? undefined : options.againFromBytes;
-  const graph = new Graph({ checkpointed: new Set(checkpointed), frozen, againFromBytes: again });
+  const graph = new Graph({
+    checkpointed: new Set(checkpointed),
+    frozen,
+    againFromBytes: again,
+    hiddenAgain: options.hiddenAgain,
+  });
   for (let microBatch = 0; microBatch < microBatches; microBatch++) {
     if (microBatch > 0) graph.nextMicroBatch(syncEveryMicroBatch);
     model.trace(graph, shape, { ...context, microBatch, microBatches, evaluate });
@@ -96,7 +105,16 @@ export function unitProgram(
   const microBatchStarts = Array.from({ length: microBatches }, (_, m) =>
     cut.findIndex((visit) => visit.calls[0].microBatch === m),
   );
-  return { model, units, visits: cut, values: graph.values, control: graph.control, frozen, microBatchStarts };
+  return {
+    model,
+    units,
+    visits: cut,
+    values: graph.values,
+    control: graph.control,
+    frozen,
+    microBatchStarts,
+    keepsHidden: graph.keepsHidden,
+  };
 }
 
 function frozenParameters(model: Model, patterns: readonly string[]): Set<string> {

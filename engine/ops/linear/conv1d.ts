@@ -4,15 +4,20 @@ import { matmulNNBias, matmulNT, matmulTN } from '../matmul/matmul.ts';
 
 /**
  * A linear layer whose weight is stored [in, out], as Hugging Face's Conv1D has it: y = x·W + b. x [R, K], W [K, N], b [N] →
- * y [R, N]. Gradients: dW = xᵀ·dy, db = Σ rows of dy, dx = dy·Wᵀ; dx last, so that the weight's last use ends the rule.
+ * y [R, N]; `hidden`: the hidden layer of a feed-forward. Gradients: dW = xᵀ·dy, db = Σ rows of dy, dx = dy·Wᵀ; dx last, so that the weight's last use ends the rule.
  */
-export function conv1d(g: Graph, x: Value, weight: Value, bias: Value, name: string): Value {
+export function conv1d(g: Graph, x: Value, weight: Value, bias: Value, name: string, hidden = false): Value {
   const [K, N] = weight.shape;
   const R = elementsOf(x.shape) / K;
   const from = { aOffset: 0, bOffset: 0, cOffset: 0 };
-  const y = g.activation(name, [R, N]);
-  const forward = { M: R, N, K, lda: K, ldb: N, ldc: N, ...from, accumulate: 0, biasOffset: 0, relu: 0 };
-  g.emit(matmulNNBias, [x, weight, y, bias], forward);
+  const params = { M: R, N, K, lda: K, ldb: N, ldc: N, ...from, accumulate: 0, biasOffset: 0, relu: 0 };
+  const forward = () => {
+    const made = g.activation(name, [R, N]);
+    g.emit(matmulNNBias, [x, weight, made, bias], params);
+    return made;
+  };
+  const y = forward();
+  if (hidden) g.hiddenAgain(y, forward);
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     const dW = g.parameterGradient(weight);

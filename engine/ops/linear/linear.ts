@@ -25,8 +25,9 @@ export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: 
   const [N, K] = weight.shape;
   const R = elementsOf(x.shape) / K;
   const stride = options.rowStride ?? N;
-  const y = g.activation(options.name, [R, stride]);
-  g.emit(matmulNTBias, [x, weight, y, bias], {
+  const n = R * stride;
+  const dropout = options.drop?.dropout ?? 0;
+  const params = {
     M: R,
     N,
     K,
@@ -39,10 +40,15 @@ export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: 
     accumulate: 0,
     biasOffset: 0,
     relu: options.relu ? 1 : 0,
-  });
-  const n = R * stride;
-  const dropout = options.drop?.dropout ?? 0;
-  if (options.drop && dropout > 0) g.emit(dropoutInPlace, [y, g.control], { n, ...options.drop });
+  };
+  const forward = () => {
+    const made = g.activation(options.name, [R, stride]);
+    g.emit(matmulNTBias, [x, weight, made, bias], params);
+    if (options.drop && dropout > 0) g.emit(dropoutInPlace, [made, g.control], { n, ...options.drop });
+    return made;
+  };
+  const y = forward();
+  if (options.relu) g.hiddenAgain(y, forward);
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
     if (options.relu) g.emit(reluGrad, [y, dy], { n, scale: dropoutScale(dropout) });
