@@ -1,6 +1,7 @@
 import { StudioError } from '../errors.ts';
-import { type ByteSource, bytesSource, PIECE_BYTES, readPieces, sliceSource } from './byte-source.ts';
+import { type ByteSource, bytesSource, readPieces, sliceSource } from './byte-source.ts';
 import { crc32 } from './crc32.ts';
+import { inflatedSource } from './inflated-source.ts';
 import {
   CENTRAL_HEADER,
   DEFLATED,
@@ -39,6 +40,8 @@ const MAX_DIRECTORY_BYTES = 256 * 1024 * 1024;
 /** Deflate cannot shrink more than this, so a declared size beyond it is a lie. */
 const MAX_DEFLATE_RATIO = 1032;
 const ENCRYPTED_FLAG = 1;
+/** A deflated record up to this is unpacked once and kept. */
+const KEPT_BYTES = 1024 * 1024;
 
 /**
  * Reads the central directory and holds it against the file: sizes, offsets, overlaps, names. Only stored and deflated
@@ -61,7 +64,7 @@ export async function openZip(source: ByteSource): Promise<ZipArchive> {
   return { source, entries, directoryOffset: end.offset };
 }
 
-/** The content of a record as a source of its own: a window on a stored one; a deflated one is unpacked into memory. */
+/** The content of a record as a source of its own: a window on a stored one; a deflated one is unpacked, if large as it is read. */
 export async function openZipEntry(archive: ZipArchive, entry: ZipEntry): Promise<ByteSource> {
   const { source } = archive;
   const header = new DataView((await source.read(entry.headerOffset, LOCAL_HEADER.bytes)).buffer);
@@ -79,7 +82,9 @@ export async function openZipEntry(archive: ZipArchive, entry: ZipEntry): Promis
     throw bad(source, `record ${entry.name} has another name in its own header`);
   }
   const stored = sliceSource(source, dataOffset, entry.storedBytes, `${source.name} (record ${entry.name})`);
-  return entry.deflated ? bytesSource(stored.name, await inflate(stored, entry.bytes)) : stored;
+  if (!entry.deflated) return stored;
+  const inflated = inflatedSource(stored, entry.bytes);
+  return entry.bytes > KEPT_BYTES ? inflated : bytesSource(stored.name, await inflated.read(0, entry.bytes));
 }
 
 /** The whole content of a record, its CRC checked. Above `maxBytes` it is refused as 'too-large'. */
@@ -243,40 +248,4 @@ function decodeName(source: ByteSource, bytes: Uint8Array): string {
   } catch {
     throw bad(source, 'a record name is not UTF-8');
   }
-}
-
-/** Unpacks a deflated record into exactly `bytes` bytes; stops as soon as there are more. */
-async function inflate(stored: ByteSource, bytes: number): Promise<Uint8Array<ArrayBuffer>> {
-  const out = new Uint8Array(bytes);
-  let used = 0;
-  let at = 0;
-  const packed = new ReadableStream<Uint8Array<ArrayBuffer>>({
-    async pull(controller) {
-      const length = Math.min(PIECE_BYTES, stored.bytes - at);
-      if (length > 0) controller.enqueue(await stored.read(at, length));
-      at += length;
-      if (at >= stored.bytes) controller.close();
-    },
-  });
-  const reader = packed.pipeThrough(new DecompressionStream('deflate-raw')).getReader();
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) break;
-      if (used + value.length > bytes) throw bad(stored, `it unpacks to more than the ${bytes} bytes it claims`);
-      out.set(value, used);
-      used += value.length;
-    }
-  } catch (error) {
-    await reader.cancel().catch(() => {}); // The stream may have failed already; its error is the one below.
-    if (error instanceof StudioError) throw error;
-    throw new StudioError(
-      'bad-file',
-      `${stored.name} cannot be unpacked: its deflated data is damaged.`,
-      {},
-      { cause: error },
-    );
-  }
-  if (used !== bytes) throw bad(stored, `it unpacks to ${used} bytes instead of the ${bytes} it claims`);
-  return out;
 }
