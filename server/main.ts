@@ -2,7 +2,9 @@ import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { type Logger, pino } from 'pino';
 import { StudioError } from '../engine/errors.ts';
+import { calibrateInChild } from '../engine/node/calibrate.ts';
 import { tryLock } from '../engine/node/lock-file.ts';
+import type { AdapterRates } from '../engine/schedule/rates.ts';
 import { type DataFolder, openDataFolder } from './data-folder.ts';
 import { openDb } from './db/client.ts';
 import { migrate } from './db/migrate.ts';
@@ -15,6 +17,7 @@ import { Hub } from './live/hub.ts';
 import { openSockets, SOCKET_PATH, sendHint } from './live/socket.ts';
 import { RunStore } from './runs/run-store.ts';
 import { AdapterList } from './scheduler/adapter-list.ts';
+import { IdleCalibration } from './scheduler/idle-calibration.ts';
 import { Scheduler, type SchedulerOptions } from './scheduler/scheduler.ts';
 
 export interface StudioSettings {
@@ -30,6 +33,7 @@ export interface StudioSettings {
   /** What tests replace. */
   readonly adapters?: AdapterList;
   readonly workers?: SchedulerOptions['workers'];
+  readonly calibrate?: (id: string, signal: AbortSignal) => Promise<AdapterRates>;
 }
 
 export interface Studio {
@@ -113,6 +117,14 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
     workers: settings.workers,
   });
   closers.push(() => scheduler.close());
+  const calibration = new IdleCalibration({
+    adapters: () => adapters.get(),
+    held: scheduler.held,
+    dataFolder: folder.root,
+    measure: settings.calibrate ?? calibrateInChild,
+    log,
+  });
+  closers.push(() => calibration.close());
   if (settings.pages !== 'none') pages = await openPages({ dev: settings.pages === 'dev', host, port });
   await scheduler.start();
 

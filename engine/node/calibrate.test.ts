@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { builtInProfiles, ratesOf } from '../schedule/profile.ts';
 import { AdapterRates } from '../schedule/rates.ts';
-import { calibrateAdapter } from './calibrate.ts';
+import { calibrateAdapter, calibrateInChild } from './calibrate.ts';
 import { readCalibration, writeCalibration } from './calibration-store.ts';
 
 let folder: string;
@@ -21,6 +21,14 @@ it('measures rates that are numbers above zero, on the bundled software GPU', as
   // The schema asks for finite numbers above zero.
   expect(AdapterRates.parse(measured)).toEqual(measured);
 }, 60_000);
+
+it('ends early in words when it is asked to', async () => {
+  const abort = new AbortController();
+  const measured = calibrateInChild('swiftshader', abort.signal);
+  abort.abort();
+  await expect(measured).rejects.toMatchObject({ code: 'no-adapter', message: expect.stringContaining('SIGKILL') });
+  await expect(calibrateInChild('swiftshader', abort.signal)).rejects.toMatchObject({ code: 'no-adapter' });
+});
 
 it('is kept for an adapter and its driver', async () => {
   expect(await readCalibration(folder, adapter)).toBeNull();

@@ -71,10 +71,10 @@ export async function calibrateAdapter(id: string): Promise<AdapterRates> {
 }
 
 /**
- * Calibrates an adapter in a process of its own: one that crashes or hangs costs only itself. Throws StudioError
- * `no-adapter`, which says how it ended.
+ * Calibrates an adapter in a process of its own: one that crashes or hangs costs only itself, and `abortSignal` ends it. Throws
+ * StudioError `no-adapter`, which says how it ended.
  */
-export function calibrateInChild(id: string): Promise<AdapterRates> {
+export function calibrateInChild(id: string, abortSignal?: AbortSignal): Promise<AdapterRates> {
   const probe = fileURLToPath(new URL('./calibrate-probe.ts', import.meta.url));
   const loader = createRequire(import.meta.url).resolve('tsx');
   const child = fork(probe, [id], {
@@ -87,6 +87,9 @@ export function calibrateInChild(id: string): Promise<AdapterRates> {
       said = { problem: `it did not end within ${CHILD_TIMEOUT_MS} ms` };
       child.kill('SIGKILL');
     }, CHILD_TIMEOUT_MS);
+    const abort = () => child.kill('SIGKILL');
+    abortSignal?.addEventListener('abort', abort);
+    if (abortSignal?.aborted) abort();
     child.on('message', (message) => {
       said = message as typeof said;
     });
@@ -95,6 +98,7 @@ export function calibrateInChild(id: string): Promise<AdapterRates> {
     });
     child.on('close', (code, signal) => {
       clearTimeout(timer);
+      abortSignal?.removeEventListener('abort', abort);
       if (said.rates) resolve(said.rates);
       else {
         const why = said.problem ?? `it ended with ${signal ?? `exit code ${code}`}`;

@@ -148,7 +148,9 @@ function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; cal
 /** What a step's time goes into, and where the rates are from. */
 function estimateTitle({ estimateSplitMs }: Plan, calibrated: boolean): string {
   const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`);
-  const from = calibrated ? 'rates measured on this adapter' : 'built-in rates: devices --calibrate measures them';
+  const from = calibrated
+    ? 'rates measured on this adapter'
+    : 'built-in rates: they are measured when a run has used this adapter, or by devices --calibrate';
   return `${split.join(', ')}; ${from}`;
 }
 
