@@ -6,7 +6,7 @@ import { inflatedSource } from './inflated-source.ts';
 
 const random = seededRandom(1);
 /** Half of it noise, so that it does not shrink to nothing. */
-const content = Uint8Array.from({ length: 6 * PIECE_BYTES }, () => (random() < 0.5 ? 0 : Math.floor(random() * 256)));
+const content = Uint8Array.from({ length: 3 * PIECE_BYTES }, () => (random() < 0.5 ? 0 : Math.floor(random() * 256)));
 const packed = new Uint8Array(deflateRawSync(content, { level: 1 }));
 
 function counting(bytes: Uint8Array): ByteSource & { readBytes: number } {
@@ -50,9 +50,9 @@ describe('a deflated record, unpacked as it is read', () => {
 
   test('the beginning does not need the rest', async () => {
     const stored = counting(packed);
-    expect(packed.length).toBeGreaterThan(4 * PIECE_BYTES);
+    expect(packed.length).toBeGreaterThan(2 * PIECE_BYTES);
     await inflatedSource(stored, content.length).read(0, 1000);
-    expect(stored.readBytes).toBeLessThan(packed.length);
+    expect(stored.readBytes).toBeLessThan(packed.length / 4);
   });
 
   test('from its first byte to its last it is read once', async () => {

@@ -1,5 +1,8 @@
 import { StudioError } from '../errors.ts';
-import { type ByteSource, checkRange, PIECE_BYTES } from './byte-source.ts';
+import { type ByteSource, checkRange } from './byte-source.ts';
+
+/** Of the deflated data, at once. */
+const FED_BYTES = 256 * 1024;
 
 /**
  * The content of a deflated record as a source: unpacked as it is read, so that no more of it is in memory than what is
@@ -36,22 +39,20 @@ class Inflater {
   position = 0;
   hasFailed = false;
   private rest: Uint8Array = new Uint8Array(0);
+  private readonly writer: WritableStreamDefaultWriter<Uint8Array<ArrayBuffer>>;
   private readonly reader: ReadableStreamDefaultReader<Uint8Array>;
+  private fed = 0;
+  /** Resolves when what was fed last is unpacked. */
+  private unpacked: Promise<void> = Promise.resolve();
+  private closed = false;
 
   constructor(
     private readonly stored: ByteSource,
     private readonly bytes: number,
   ) {
-    let at = 0;
-    const packed = new ReadableStream<Uint8Array<ArrayBuffer>>({
-      async pull(controller) {
-        const length = Math.min(PIECE_BYTES, stored.bytes - at);
-        if (length > 0) controller.enqueue(await stored.read(at, length));
-        at += length;
-        if (at >= stored.bytes) controller.close();
-      },
-    });
-    this.reader = packed.pipeThrough(new DecompressionStream('deflate-raw')).getReader();
+    const { readable, writable } = new DecompressionStream('deflate-raw');
+    this.writer = writable.getWriter();
+    this.reader = readable.getReader();
   }
 
   async take(length: number): Promise<Uint8Array<ArrayBuffer>> {
@@ -95,16 +96,34 @@ class Inflater {
     }
   }
 
+  /** The next chunk, or null at the end. Feeds no more than it takes: a stream of this kind would take everything at once. */
   private async pull(): Promise<Uint8Array | null> {
     try {
-      const { done, value } = await this.reader.read();
-      return done ? null : value;
+      const read = this.reader.read();
+      for (;;) {
+        const idle = this.closed ? read : this.unpacked.then(() => null);
+        const result = await Promise.race([read, idle]);
+        if (result) return result.done ? null : result.value;
+        await this.feed();
+      }
     } catch (error) {
       this.hasFailed = true;
       if (error instanceof StudioError) throw error;
       const message = `${this.stored.name} cannot be unpacked: its deflated data is damaged.`;
       throw new StudioError('bad-file', message, {}, { cause: error });
     }
+  }
+
+  private async feed(): Promise<void> {
+    const length = Math.min(FED_BYTES, this.stored.bytes - this.fed);
+    if (length > 0) this.unpacked = this.writer.write(await this.stored.read(this.fed, length));
+    else {
+      this.closed = true;
+      this.unpacked = this.writer.close();
+    }
+    this.fed += length;
+    // What goes wrong is told by the read.
+    this.unpacked.catch(() => undefined);
   }
 
   private bad(what: string): StudioError {
