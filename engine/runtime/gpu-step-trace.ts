@@ -28,6 +28,7 @@ class Timestamps {
   /** Begin and end of each pass in nanoseconds, once all are done; what was made for them is given back. */
   async read(): Promise<readonly (readonly [begin: bigint, end: bigint])[]> {
     const { device, sets } = this;
+    if (sets.length === 0) return [];
     const setBytes = MAX_QUERIES * TIMESTAMP_BYTES;
     const size = sets.length * setBytes;
     const resolved = device.createBuffer({ size, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
