@@ -171,6 +171,23 @@ describe('under other settings', () => {
     await close();
   });
 
+  it('across adapters, from plain TypeScript to a software GPU and back, losses go on within 1e-4', async () => {
+    const config = { ...wide, devices: 1, strategy: 'ddp', trainer: { steps: 6 } };
+    const checkpoint = { every: 3, atEnd: false, format: 'full' };
+    const adapters = ['interpreter', 'swiftshader'];
+    const whole = [];
+    for (const adapterId of adapters)
+      whole.push(await trainRun(join(folder, adapterId), { ...config, checkpoint }, { adapterId }));
+    for (const [i, adapterId] of adapters.entries()) {
+      const resume = { resume: whole[1 - i].checkpoints[0], atEnd: false };
+      const rest = await trainRun(join(folder, `on-${adapterId}`), { ...config, checkpoint: resume }, { adapterId });
+      expect([...rest.lossMeans.keys()]).toEqual([3, 4, 5]);
+      for (const [step, loss] of rest.lossMeans)
+        for (const { lossMeans } of whole)
+          expect(Math.abs(loss / lossMeans.get(step)! - 1), `step ${step} on ${adapterId}`).toBeLessThan(1e-4);
+    }
+  });
+
   it('a checkpoint of weights starts a new run: step 0, fresh optimizer', async () => {
     const whole = await trainRun(join(folder, 'whole'), { ...wide, trainer: { steps: 2 } });
     const next = await trainRun(join(folder, 'next'), {
