@@ -102,7 +102,12 @@ describe('the checkpoints of a run', () => {
 
   it('say what they hold, and what the elements of a tensor are like', async () => {
     const details = CheckpointDetails.parse(await (await fetch(address('/details'))).json());
-    expect(details).toMatchObject({ kind: 'sharded', iter: 4, step: 4, config: { name: 'small' } });
+    expect(details).toMatchObject({
+      kind: 'sharded',
+      iter: 4,
+      step: 4,
+      config: { name: 'small', data: { path: 'uploads/b.json' } },
+    });
     expect(details.files.every(({ sha256 }) => sha256?.length === 64)).toBe(true);
     const [embedding] = details.tensors;
     expect(embedding.parts.map(({ rank }) => rank)).toEqual([0, 1]);

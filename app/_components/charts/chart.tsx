@@ -29,6 +29,8 @@ export interface ChartLevel {
   readonly value: number;
   readonly label: string;
   readonly colour: string;
+  /** Its label stands under it, not over it. */
+  readonly below?: boolean;
 }
 
 /** A part of the x axis with a name: a phase. */
@@ -345,7 +347,7 @@ function options(
           const { ctx } = u;
           ctx.save();
           ctx.font = `${11 * pxRatio()}px ${getComputedStyle(element).fontFamily}`;
-          (latest.current.levels ?? []).forEach(({ value, label, colour: css }, i) => {
+          (latest.current.levels ?? []).forEach(({ value, label, colour: css, below }, i) => {
             const y = Math.round(u.valToPos(value, 'y', true));
             if (y < u.bbox.top || y > u.bbox.top + u.bbox.height) return;
             ctx.strokeStyle = colour(css);
@@ -356,7 +358,7 @@ function options(
             ctx.lineTo(u.bbox.left + u.bbox.width, y);
             ctx.stroke();
             ctx.fillStyle = ink;
-            ctx.textBaseline = y - u.bbox.top < 18 * pxRatio() ? 'top' : 'bottom';
+            ctx.textBaseline = below || y - u.bbox.top < 18 * pxRatio() ? 'top' : 'bottom';
             const nudge = (ctx.textBaseline === 'top' ? 3 : -3) * pxRatio();
             // A rim of the panel's colour keeps it readable on whatever it lies.
             ctx.setLineDash([]);

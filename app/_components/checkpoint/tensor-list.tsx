@@ -9,8 +9,8 @@ type Tensor = CheckpointDetails['tensors'][number];
 
 const rankColour = (rank: number) => `var(--run-${(rank % 8) + 1})`;
 
-/** Rows shown at once: a long list stays quick. */
-const PAGE = 100;
+/** Rows shown at first, and so many more each time: what stands below is not far. */
+const PAGE = 25;
 
 /** The tensors of a checkpoint; one opened shows its chunks by rank and what its elements are like. */
 export function TensorList({ runId, name, tensors }: { runId: string; name: string; tensors: readonly Tensor[] }) {

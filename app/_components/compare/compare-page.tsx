@@ -443,7 +443,11 @@ function LiveByCategory({
         })}
       </ul>
       <ScrollRegion label="Live memory by category as a table" className="mt-3">
-        <table className="w-full min-w-[420px] text-xs" aria-label="Live memory by category">
+        <table
+          className="w-full text-xs"
+          style={{ minWidth: `${7 + 6 * runs.length}rem` }}
+          aria-label="Live memory by category"
+        >
           <thead>
             <tr className="caps">
               <th scope="col" className="py-1 text-left font-medium">

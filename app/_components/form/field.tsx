@@ -51,7 +51,7 @@ export function ConfigField(props: FieldProps) {
   const grouped = GROUPED.has(field.input);
   const label = (
     <>
-      <span className="font-medium">{field.label}</span>
+      <span className="shrink-0 font-medium">{field.label}</span>
       <span aria-hidden="true" className="truncate font-mono text-2xs text-faint" title={field.path}>
         {key}
       </span>

@@ -165,6 +165,8 @@ export function MemoryChart(
         value: predicted.liveBytes,
         label: `predicted live ${formatBytes(predicted.liveBytes)}`,
         colour: 'var(--accent)',
+        // What is reserved lies close above.
+        below: true,
       });
     if (budgetMiB)
       lines.push({

@@ -44,11 +44,9 @@ export function RunLogView({ log, version }: { log: RunLog; version: number }) {
         {log.linesDropped ? <p className="text-faint">… {log.linesDropped} older lines</p> : null}
         {log.lines.length ? (
           log.lines.map(({ seq, rank, line }) => (
-            <p key={seq} className="whitespace-pre-wrap">
-              <span className="mr-2 inline-block w-12 text-faint select-none">
-                {rank === null ? 'run' : `rank ${rank}`}
-              </span>
-              {line.replace(CONTROL, '')}
+            <p key={seq} className="flex gap-2">
+              <span className="w-12 shrink-0 text-faint select-none">{rank === null ? 'run' : `rank ${rank}`}</span>
+              <span className="min-w-0 break-words whitespace-pre-wrap">{line.replace(CONTROL, '')}</span>
             </p>
           ))
         ) : (

@@ -1,8 +1,10 @@
 import { stat } from 'node:fs/promises';
+import { checkConfig } from '../../../engine/config.ts';
 import { inspectCheckpoint, inspectTensor } from '../../../engine/node/inspect-checkpoint.ts';
 import { convertedFile } from '../../checkpoints/converted-file.ts';
 import { folderArchive } from '../../checkpoints/folder-archive.ts';
 import type { CheckpointDetails, TensorDetails } from '../../contract.ts';
+import { withAbsolutePaths } from '../../runs/config-paths.ts';
 import type { CheckpointRow } from '../../runs/run-store.ts';
 import { toRun } from '../../runs/run-store.ts';
 import { RequestError } from '../errors.ts';
@@ -40,7 +42,13 @@ export function checkpointRoutes({ store, folder }: Services): Route[] {
       path: '/runs/:id/checkpoints/:name/details',
       async handle({ params }) {
         const { row, path } = await find(params);
-        const body: CheckpointDetails = { ...(await inspectCheckpoint(path)), step: row.step, sha256: row.sha256 };
+        const { config, ...held } = await inspectCheckpoint(path);
+        const body: CheckpointDetails = {
+          ...held,
+          step: row.step,
+          sha256: row.sha256,
+          config: withoutRoot(config, `${folder.root}/`),
+        };
         return { status: 200, body };
       },
     },
@@ -54,6 +62,14 @@ export function checkpointRoutes({ store, folder }: Services): Route[] {
       },
     },
   ];
+}
+
+/** A checkpoint's config as it may be told: its run had absolute paths, and where the data folder lies is nobody's concern. */
+function withoutRoot(written: unknown, root: string): unknown {
+  const { config } = checkConfig(written);
+  return config
+    ? withAbsolutePaths(config, (path) => (path.startsWith(root) ? path.slice(root.length) : path))
+    : written;
 }
 
 const SUFFIXES: Readonly<Record<string, string>> = { full: '.ckpt', safetensors: '.safetensors' };
