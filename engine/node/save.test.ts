@@ -1,8 +1,9 @@
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { spawnSync } from 'node:child_process';
+import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, type TestContext } from 'vitest';
 import { StudioError } from '../errors.ts';
 import type { CheckpointStore } from '../trainer/save-checkpoint.ts';
 import { listCheckpoints } from './checkpoint-list.ts';
@@ -209,6 +210,49 @@ describe('a disk that fails', () => {
     for (const failure of failures(await results))
       expect(failure).toMatch(/the checkpoint after 4 steps was not saved: .*the disk of rank \d is full/);
     expect(await listed()).toEqual([[2, format]]);
+  });
+
+  describe('that is full, a real one', () => {
+    const disk = () => join(folder, 'disk');
+    /** Room for two or three checkpoints of each form. */
+    const sizes = { full: '200k', sharded: '700k', safetensors: '64k' };
+    const mount = async (format: keyof typeof sizes, context: TestContext) => {
+      await mkdir(disk());
+      const { status } = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${sizes[format]}`, 'tmpfs', disk()]);
+      if (status !== 0) context.skip('only root may mount a file system');
+    };
+    afterEach(() => {
+      spawnSync('umount', ['-l', disk()]);
+    });
+    const config = (format: string, onSaveError: string) => ({
+      model: { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 8, nlayers: 1 },
+      devices: 2,
+      trainer: { steps: 5 },
+      checkpoint: { every: 1, format, onSaveError },
+    });
+
+    it.each(['full', 'sharded', 'safetensors'] as const)(
+      '%s: training goes on, and what was saved before loads',
+      async (format, context) => {
+        await mount(format, context);
+        const run = await trainRun(disk(), config(format, 'continue'));
+        expect([...run.losses.keys()]).toEqual([0, 1, 2, 3, 4]);
+        expect(run.logs.join()).toMatch(/the checkpoint after \d steps was not saved: .*the disk is full/);
+        const whole = await listCheckpoints(join(disk(), 'checkpoints'));
+        expect(whole.map(({ path }) => path)).toEqual(run.checkpoints);
+        expect(whole.length).toBeGreaterThan(0);
+        for (const { path } of whole) await verifyCheckpoint(path);
+        expect(await readdir(join(disk(), 'checkpoints'))).toHaveLength(2 * whole.length);
+      },
+    );
+
+    it('stops where onSaveError says so', async (context) => {
+      await mount('sharded', context);
+      await expect(trainRun(disk(), config('sharded', 'stop'))).rejects.toThrow(/was not saved: .*the disk is full/);
+      const whole = await listCheckpoints(join(disk(), 'checkpoints'));
+      expect(whole.length).toBeGreaterThan(0);
+      for (const { path } of whole) await verifyCheckpoint(path);
+    });
   });
 
   it('a folder that is not there and cannot be made', async () => {
