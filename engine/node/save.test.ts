@@ -231,7 +231,7 @@ describe('a disk that fails', () => {
       checkpoint: { every: 1, format, onSaveError },
     });
 
-    it.each(['full', 'sharded', 'safetensors'] as const)(
+    it.for(['full', 'sharded', 'safetensors'] as const)(
       '%s: training goes on, and what was saved before loads',
       async (format, context) => {
         await mount(format, context);
