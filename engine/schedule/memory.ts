@@ -83,7 +83,7 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
       const placed = new Map(order.map((t) => [t.id, placeIn(busy, t.bytes, program.lives[t.id])]));
       const top = busy.reduce((most, { to }) => Math.max(most, to), 0);
       if (!best || top < best.top) best = { top, placed };
-      if (best.top <= needed * (1 + GOOD_ENOUGH)) break;
+      if (best.top <= needed * (1 + GOOD_ENOUGH) || order.length > MANY_TENSORS) break;
     }
     return best!.placed;
   });
@@ -120,6 +120,8 @@ export function packMemory(programs: readonly Program[], profile: AdapterProfile
 
 /** A packing that is this close to what has to be live at once is not tried to better. */
 const GOOD_ENOUGH = 2e-4;
+/** Of so many tensors a packing takes seconds: one must do. */
+const MANY_TENSORS = 20_000;
 
 /**
  * The device tensors that live within the step, in the orders in which packing them is tried: the largest first; those that

@@ -55,7 +55,11 @@ function dependencies(
       if (lastWrite.has(id)) need.add(lastWrite.get(id)!);
       for (const reader of readsSince.get(id) ?? []) need.add(reader);
     }
-    for (const id of step.reads) readsSince.set(id, [...(readsSince.get(id) ?? []), step.id]);
+    for (const id of step.reads) {
+      const reads = readsSince.get(id);
+      if (reads) reads.push(step.id);
+      else readsSince.set(id, [step.id]);
+    }
     for (const id of step.writes) {
       lastWrite.set(id, step.id);
       readsSince.set(id, []);
@@ -82,23 +86,42 @@ function addReuse(
       users.set(id, byLane);
     }
   const passing = tensors.filter((t) => t.space === 'device' && !t.state && lives[t.id].first >= 0);
-  // Nearest former occupant of each byte: walk tensors by creation, keep the ranges in use now or before.
+  // Nearest former occupant of each byte: walk tensors by creation, keep the ranges in use now or before, in order.
   passing.sort((a, b) => lives[a.id].first - lives[b.id].first || a.id - b.id);
-  let occupied: { slab: number; from: number; to: number; tensor: number }[] = [];
+  const occupied = new Map<number, Occupied[]>();
   for (const tensor of passing) {
     const { slab, offsetBytes } = placements[tensor.id];
     const [from, to] = [offsetBytes, offsetBytes + tensor.bytes];
-    const rest: typeof occupied = [];
-    for (const o of occupied) {
-      if (o.slab !== slab || o.to <= from || to <= o.from) {
-        rest.push(o);
-        continue;
-      }
+    const ranges = occupied.get(slab) ?? [];
+    occupied.set(slab, ranges);
+    const first = firstEndingAfter(ranges, from);
+    const instead: Occupied[] = [];
+    let next = first;
+    for (; next < ranges.length && ranges[next].from < to; next++) {
+      const o = ranges[next];
       for (const user of users.get(o.tensor)!.values()) needed[lives[tensor.id].first].add(user);
-      if (o.from < from) rest.push({ ...o, to: from });
-      if (o.to > to) rest.push({ ...o, from: to });
+      if (o.from < from) instead.push({ ...o, to: from });
     }
-    rest.push({ slab, from, to, tensor: tensor.id });
-    occupied = rest;
+    if (from < to) instead.push({ from, to, tensor: tensor.id });
+    if (next > first && ranges[next - 1].to > to) instead.push({ ...ranges[next - 1], from: to });
+    ranges.splice(first, next - first, ...instead);
   }
+}
+
+/** A range of a slab and who had it last. Lists of them are in order and do not overlap. */
+interface Occupied {
+  readonly from: number;
+  readonly to: number;
+  readonly tensor: number;
+}
+
+/** Index of the first range that ends after `offset`. */
+function firstEndingAfter(ranges: readonly Occupied[], offset: number): number {
+  let [low, high] = [0, ranges.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ranges[middle].to <= offset) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
