@@ -95,7 +95,9 @@ export function variantClass({ shapeClass, halves }: Kernel, params: Params): st
  */
 export function tiledVariant({ tiled }: Kernel, params: Params, chosen?: string): TiledVariant | undefined {
   if (!tiled?.fits(params)) return undefined;
-  const fitting = tiled.special?.filter((variant) => variant.fits(params)) ?? [];
+  const isInGrid = (variant: TiledVariant) =>
+    variant.workgroups(params).every((groups) => groups <= MAX_WORKGROUPS_PER_DIMENSION);
+  const fitting = tiled.special?.filter((variant) => variant.fits(params) && isInGrid(variant)) ?? [];
   return fitting.find(({ name }) => name === chosen) ?? fitting[0] ?? tiled;
 }
 
