@@ -68,14 +68,17 @@ export class DcpFolder {
     if (first < 0 || count < 0 || first + count > elementCount(shape)) {
       throw new StudioError('internal', `Elements ${first} to ${first + count} of ${name} [${shape}] were asked for.`);
     }
+    const reads = parts.flatMap((part) => runsOf(shape, part, first, count).map((read) => ({ part, ...read })));
+    // One chunk holds it all, as where as many ranks load as have saved: it is what was read.
+    const [only] = reads;
+    if (reads.length === 1 && only.length === count && only.to.length === 1)
+      return this.readPart(tensor, only.part, only.from, count);
     const elementBytes = dtypeBytes(dtype);
     const out = new Uint8Array(count * elementBytes);
-    for (const part of parts) {
-      for (const { from, to, length } of runsOf(shape, part, first, count)) {
-        const data = await this.readPart(tensor, part, from, length);
-        for (const run of to)
-          out.set(data.subarray(run.at * elementBytes, run.end * elementBytes), run.into * elementBytes);
-      }
+    for (const { part, from, to, length } of reads) {
+      const data = await this.readPart(tensor, part, from, length);
+      for (const run of to)
+        out.set(data.subarray(run.at * elementBytes, run.end * elementBytes), run.into * elementBytes);
     }
     return out;
   }
