@@ -78,6 +78,15 @@ test('what is wrong is explained at its field, and nothing starts until it is ri
   await expect(start).toBeDisabled();
   await box(page, 'model.nhead').fill('4');
   await expect(start).toBeEnabled();
+  // What only the planner knows, since it has the model, too.
+  const units = field(page, 'strategy.autoWrapPolicy');
+  const classes = units.getByRole('textbox');
+  const right = await classes.inputValue();
+  await classes.fill('GPT2Block');
+  await expect(units).toContainText('GPT2Block matches no module of this model. It has');
+  await expect(start).toBeDisabled();
+  await classes.fill(right);
+  await expect(start).toBeEnabled();
   // What only the server knows comes back to the field.
   await field(page, 'data.kind')
     .getByRole('radio', { name: /text file/i })

@@ -3,6 +3,8 @@
 import { useEffect, useRef, useState } from 'react';
 import type { PlanAnswer, PlanJob, PlanOutcome, PlanRequest } from './prediction-protocol.ts';
 
+/** A plan that takes longer than this is given up for a newer one. */
+const OVERTAKE_MS = 1500;
 /** Typing settles for this long before anything is planned. */
 const SETTLE_MS = 90;
 
@@ -50,32 +52,44 @@ export function usePredictions(jobs: readonly PlanJob[] | null): Predictions {
 }
 
 class Planner {
-  private readonly worker = new Worker(new URL('./prediction.worker.ts', import.meta.url), { type: 'module' });
+  private worker: Worker;
   private readonly onAnswer: (answer: PlanAnswer, requestKey: string) => void;
   private id = 0;
   /** The jobs being planned and those that wait, each as JSON: what tells requests apart. */
   private planning: string | null = null;
   private waiting: string | null = null;
+  private startedMs = 0;
 
   constructor(onAnswer: (answer: PlanAnswer, requestKey: string) => void) {
     this.onAnswer = onAnswer;
-    this.worker.onmessage = ({ data }: MessageEvent<PlanAnswer>) => {
+    this.worker = this.open();
+  }
+
+  private open(): Worker {
+    const worker = new Worker(new URL('./prediction.worker.ts', import.meta.url), { type: 'module' });
+    worker.onmessage = ({ data }: MessageEvent<PlanAnswer>) => {
       const overtaken = this.waiting !== null;
       if (!overtaken && this.planning !== null) this.onAnswer(data, this.planning);
       if (!data.last) return;
       this.planning = null;
       this.next();
     };
-    this.worker.onerror = ({ message }) => {
+    worker.onerror = ({ message }) => {
       const problem = `The planner could not be started in this browser${message ? `: ${message}` : ''}.`;
       const requestKey = this.planning ?? '';
       this.planning = null;
       this.onAnswer({ id: this.id, key: 'current', outcome: { plan: null, problem }, last: true }, requestKey);
     };
+    return worker;
   }
 
   plan(requestKey: string): void {
     this.waiting = requestKey;
+    if (this.planning !== null && performance.now() - this.startedMs > OVERTAKE_MS) {
+      this.worker.terminate();
+      this.worker = this.open();
+      this.planning = null;
+    }
     if (this.planning === null) this.next();
   }
 
@@ -87,6 +101,7 @@ class Planner {
     if (this.waiting === null) return;
     this.planning = this.waiting;
     this.waiting = null;
+    this.startedMs = performance.now();
     const request: PlanRequest = { id: ++this.id, jobs: JSON.parse(this.planning) as PlanJob[] };
     this.worker.postMessage(request);
   }

@@ -68,7 +68,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
   };
 
   const prediction = usePlannedDraft(draft, devices.data, planFor);
-  const problems = useProblems(draft, create.error, prediction.dataVocabSize);
+  const problems = useProblems(draft, create.error, prediction);
   const hints = useMemo(() => hintsOf(draft), [draft]);
   const shownPaths = new Set(
     FIELD_GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
@@ -249,10 +249,15 @@ function Group(props: {
 }
 
 /**
- * What is wrong, by dotted path: what the engine's own check says, what the server answered to this very draft, and a
- * vocabulary that the data exceed.
+ * What is wrong, by dotted path: what the engine's own check says, what the server answered to this very draft, a
+ * vocabulary that the data exceed, and what only the planner knows, since it has the model: a class that is none of its.
  */
-function useProblems(draft: Draft, error: Error | null, dataVocabSize: number | null): ReadonlyMap<string, string> {
+function useProblems(
+  draft: Draft,
+  error: Error | null,
+  { dataVocabSize, predictions }: Pick<ReturnType<typeof usePlannedDraft>, 'dataVocabSize' | 'predictions'>,
+): ReadonlyMap<string, string> {
+  const unplanned = predictions.outcomes.get('current')?.problem ?? null;
   return useMemo(() => {
     const found = new Map<string, string>();
     const told = [...problemsOf(draft), ...(error instanceof ApiError ? error.problems : [])];
@@ -267,8 +272,10 @@ function useProblems(draft: Draft, error: Error | null, dataVocabSize: number | 
         'model.vocabSize',
         `${words} is fewer than the data’s ${dataVocabSize}: set so many or more, or leave it out`,
       );
+    const [, at, said] = /^(\w+\.\w+): (.*)$/s.exec(unplanned ?? '') ?? [];
+    if (at && said && !found.has(at)) found.set(at, said);
     return found;
-  }, [draft, error, dataVocabSize]);
+  }, [draft, error, dataVocabSize, unplanned]);
 }
 
 /** What is legal and may not be meant, by dotted path. */
