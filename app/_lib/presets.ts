@@ -73,7 +73,7 @@ export const PRESETS: readonly Preset[] = [
       name: 'ddp-on-a-budget',
       strategy: 'ddp',
       model: { kind: 'demo-transformer', ninp: 256, nhead: 4, nhid: 1024, nlayers: 4 },
-      memoryBudgetMiB: 288,
+      memoryBudgetMiB: 384,
     },
   },
   {
