@@ -32,23 +32,9 @@ export class TorchFile {
     readonly verify: () => Promise<void>,
   ) {}
 
-  /** The elements of a tensor, row-major and little-endian, in a fresh array at offset 0 of its buffer. */
-  readTensor(tensor: TorchTensor): Promise<Uint8Array<ArrayBuffer>> {
-    return this.readView(tensor, tensor.shape, tensor.storageOffset);
-  }
-
-  /** Rows [start, start + count) of dimension 0, in the same form. Reads no other bytes of a contiguous tensor. */
-  readRows(tensor: TorchTensor, start: number, count: number): Promise<Uint8Array<ArrayBuffer>> {
-    const rows = tensor.shape[0] ?? 0;
-    if (start < 0 || count < 0 || start + count > rows) {
-      throw new StudioError('internal', `Rows ${start} to ${start + count} of a tensor with ${rows} were asked for.`);
-    }
-    return this.readView(tensor, [count, ...tensor.shape.slice(1)], tensor.storageOffset + start * tensor.stride[0]);
-  }
-
   /**
-   * Elements [first, first + count) in row-major order, in the same form. Of a contiguous tensor no other bytes are read,
-   * of another one the rows that hold them.
+   * Elements [first, first + count), row-major and little-endian, in a fresh array at offset 0 of its buffer. Of a
+   * contiguous tensor no other bytes are read, of another one the rows that hold them.
    */
   async readElements(tensor: TorchTensor, first: number, count: number): Promise<Uint8Array<ArrayBuffer>> {
     const { shape, stride, storageOffset } = tensor;
@@ -59,7 +45,8 @@ export class TorchFile {
     if (isContiguous(shape, stride)) return this.readView({ ...tensor, stride: [1] }, [count], storageOffset + first);
     const rowElements = elementCount(shape.slice(1));
     const row = Math.floor(first / rowElements);
-    const rows = await this.readRows(tensor, row, Math.ceil((first + count) / rowElements) - row);
+    const rowShape = [Math.ceil((first + count) / rowElements) - row, ...shape.slice(1)];
+    const rows = await this.readView(tensor, rowShape, storageOffset + row * stride[0]);
     const skipped = first - row * rowElements;
     const elementBytes = dtypeBytes(tensor.dtype);
     return rows.slice(skipped * elementBytes, (skipped + count) * elementBytes);
