@@ -197,6 +197,7 @@ function announce(
     world,
     adapters: [...adapters],
     predicted: { peakBytes, liveBytes, byCategory, estimateMs, boundBy },
+    ...(profile.variants && Object.keys(profile.variants).length > 0 && { variants: { ...profile.variants } }),
   });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
   const places = new Set(adapters.map(({ name, pciId }) => `${name} ${pciId}`));
@@ -225,7 +226,8 @@ function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: Adapt
   return `a step is estimated at ${((estimateMs ?? 0) / 1000).toPrecision(2)} s, most of it ${RESOURCE_WORDS[boundBy]}, by ${rates}`;
 }
 
-async function openPlace({ adapterId, ranks, recordTouches, corpusFolder, config }: WorkerStart): Promise<Place> {
+async function openPlace(start: WorkerStart): Promise<Place> {
+  const { adapterId, ranks, recordTouches, corpusFolder, config } = start;
   const recorder = () => (recordTouches ? { recorder: new Recorder() } : {});
   if (adapterId === 'interpreter')
     return {
@@ -242,7 +244,7 @@ async function openPlace({ adapterId, ranks, recordTouches, corpusFolder, config
   const rates = await readCalibration(dirname(corpusFolder), entry);
   const { tensorCores, note } = await tensorCoresFor(config, adapter, open);
   return {
-    profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores },
+    profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores, variants: start.variants },
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
     note: entry.software ? null : note,
     open: async (run, mailbox) => {

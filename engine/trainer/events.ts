@@ -43,6 +43,8 @@ export const StartEvent = z.strictObject({
     estimateMs: z.number().nullable().optional(),
     boundBy: z.enum(RESOURCES).optional(),
   }),
+  /** Kernel variants that a tuner chose, by class of shapes; left out where all are the defaults. */
+  variants: z.record(z.string(), z.string()).optional(),
 });
 
 export const StepEvent = z.strictObject({

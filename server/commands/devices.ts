@@ -4,19 +4,41 @@ import { type AdapterEntry, discoverAdapters } from '../../engine/node/adapters.
 import { calibrateInChild } from '../../engine/node/calibrate.ts';
 import { writeCalibration } from '../../engine/node/calibration-store.ts';
 import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
+import { tuneAdapter } from '../../engine/node/tune-adapter.ts';
+import { writeVariants } from '../../engine/node/variant-store.ts';
+import { variantClass } from '../../engine/ops/kernel.ts';
 
-/** `devices [--json] [--calibrate]`. Returns the exit code. */
+/** `devices [--json] [--calibrate] [--tune]`. Returns the exit code. */
 export async function devices(args: string[]): Promise<number> {
   const { values } = parseArgs({
     args,
-    options: { json: { type: 'boolean', default: false }, calibrate: { type: 'boolean', default: false } },
+    options: {
+      json: { type: 'boolean', default: false },
+      calibrate: { type: 'boolean', default: false },
+      tune: { type: 'boolean', default: false },
+    },
   });
   const entries = await discoverAdapters(({ icdPath, problem }) => {
     process.stderr.write(`${icdPath}: ${problem}\n`);
   });
+  // First what is chosen, so that the rates are those of what runs.
+  if (values.tune) await tune(entries);
   if (values.calibrate) await calibrate(entries);
   process.stdout.write(`${values.json ? deviceJson(entries) : deviceTable(entries)}\n`);
   return 0;
+}
+
+/** Measures the kernel variants of each real GPU and keeps the fastest, which the runs on it take from then on. */
+async function tune(entries: readonly AdapterEntry[]): Promise<void> {
+  const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
+  for (const entry of entries.filter(({ software }) => !software)) {
+    const variants = await tuneAdapter(entry.id, ({ kernel, params }, variant, seconds) => {
+      process.stderr.write(`${variantClass(kernel, params)}: ${variant} ${micro(seconds)} µs\n`);
+    });
+    writeVariants(dataFolder, entry, variants);
+    const chosen = Object.entries(variants).map(([shape, variant]) => `${shape}: ${variant}`);
+    process.stderr.write(`${entry.name}: ${chosen.join('; ') || 'the defaults are the fastest'}\n`);
+  }
 }
 
 /** Measures each adapter's rates, one after the other, and keeps them in the data folder, where `plan` and the studio look. */

@@ -10,7 +10,7 @@ export const USAGE = `Usage: npm run -s studio -- COMMAND
       each rank's memory table at the end; a report has it in any case.
   plan CONFIG [--adapter NAME] [--json]
       Memory by category and phase, its peak and where, and a time estimate. Touches no GPU.
-  devices [--json] [--calibrate]
+  devices [--json] [--calibrate] [--tune]
       The adapters found, with what each offers.
   checkpoint inspect|verify|convert FILE [TO] [--format full|sharded|safetensors] [--ranks N] [--all] [--json]
       FILE is a .ckpt, .pt or .safetensors file or a sharded folder; nothing in it is executed. inspect: what it holds
