@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { checkConfig, parseConfig } from './config.ts';
 import { buildModel } from './model/build-model.ts';
@@ -26,7 +27,7 @@ interface Refused {
 
 const refused: readonly Refused[] = [
   {
-    row: '1.2 construct: HYBRID without a mesh',
+    row: '1.2 construct: HYBRID without a mesh (report 24)',
     config: { devices: 4, ...hybrid({}) },
     at: 'strategy.deviceMesh',
     says: [/HYBRID_SHARD needs \[replicate, shard\]/, /devices 4 can be \[2, 2\]/],
@@ -74,8 +75,8 @@ const refused: readonly Refused[] = [
     says: [new RegExp(`${precision}: WebGPU has no bfloat16 arithmetic; use ${precision.replace('bf', '')}`)],
   })),
   {
-    row: '1.2 setup_environment: mesh product above the world size',
-    config: { devices: 2, ...hybrid({ deviceMesh: [2, 2] }) },
+    row: '1.2 setup_environment: mesh product above the world size, beside a policy (report 25)',
+    config: { devices: 2, ...hybrid({ deviceMesh: [2, 2], autoWrapPolicy: ['Linear'] }) },
     at: 'strategy.deviceMesh',
     says: [/\[2, 2\] makes 4 ranks and devices is 2/, /use 4, 6 or 8 devices/],
   },
@@ -128,7 +129,7 @@ const refused: readonly Refused[] = [
     says: [/unknown key/],
   },
   {
-    row: '1.3 device_mesh with a strategy that is not hybrid',
+    row: '1.3 device_mesh with a strategy that is not hybrid (report 55)',
     config: { devices: 4, ...fsdp({ deviceMesh: [2, 2] }) },
     at: 'strategy.deviceMesh',
     says: [/\[2, 2\] is for HYBRID_SHARD: with FULL_SHARD/, /Remove it, or choose .* HYBRID_SHARD/],
@@ -287,33 +288,126 @@ describe('legal here', () => {
   });
 });
 
+/** Rows about what a run does rather than what a config says: the test that holds each, by its file and its name. */
+const elsewhere: Readonly<Record<string, readonly [file: string, test: string]>> = {
+  '1.2 load: no checkpoint at the path, a folder without .metadata and meta.pt': [
+    'node/no-checkpoint.test.ts',
+    'to go on from %s is refused in words',
+  ],
+  '1.2 load (strict): a key that is missing': [
+    'node/resume.test.ts',
+    'another model; not strict, what is missing is initialised and both are listed (52)',
+  ],
+  '1.3 clipping by norm: one norm, before clipping, on every rank': [
+    'node/statements.test.ts',
+    '14, 15: every rank reports the same norm, so that there is one number, %s',
+  ],
+  '1.3 clipping by norm and by value: what they take of a gradient': [
+    'node/statements.test.ts',
+    'what SGD takes is the gradient times min(1, value / (norm + 1e-6)), or each element within ± value',
+  ],
+  '1.3 clipping by norm: whole parameters counted once (report 13)': [
+    'node/statements.test.ts',
+    '13: the global norm is equal over all strategies',
+  ],
+  '1.3 error_if_nonfinite is dropped (report 57)': [
+    'node/statements.test.ts',
+    'stops on every rank before anything is updated, %s',
+  ],
+  '1.3 accumulation, and with offload outside no_sync (report 18)': [
+    'node/statements.test.ts',
+    '18: k micro-batches are one big batch, %s',
+  ],
+  '1.3 accumulation: whole gradients stay inside no_sync (report 19)': [
+    'node/statements.test.ts',
+    '19: both modes are offered; without reductions in between whole gradients stay, and the plan shows them',
+  ],
+  '1.3 shards may be empty, their gradients None': [
+    'node/same-mathematics.test.ts',
+    'more ranks than rows: most shards of the small parameters are empty',
+  ],
+  '1.3 *-mixed keeps float32 weights, *-true does not, whatever its warning says': [
+    'node/precision.test.ts',
+    '49: 16-mixed shows the drop that it should',
+  ],
+};
+
 /** Rows without a setting here, and why. */
 const notApplicable: Readonly<Record<string, string>> = {
   '1.2 construct: process_group and device_mesh': 'ranks are grouped by deviceMesh alone',
   '1.2 construct: wrong precision plugin class': 'precision is a word',
-  '1.2 checkpoint_io': 'there is no such object to read or set',
-  '1.2 setup: use_orig_params=False (three rows)': 'parameters are always the original ones',
+  '1.2 any time: checkpoint_io': 'there is no such object to read or set',
+  '1.2 setup, FSDP ctor, setup_optimizers: use_orig_params=False (three rows)':
+    'parameters are always the original ones',
   '1.2 setup: optimizer refers to meta parameters': 'the optimizer is made from the config, after the shards',
   '1.2 setup_module: model already has FSDP children': 'a model is wrapped by the policy alone',
   '1.2 FSDP ctor: sync_module_states with CPU parameters': 'values are a function of seed, name and index',
   '1.2 clip by norm, no_backward_sync: root is not FSDP': 'there is one root, and it is a unit',
   '1.2 save: storage_options': 'checkpoints are files in the run’s folder',
   '1.2 save: full onto a folder that is no checkpoint': 'a run names its own checkpoints',
-  '1.2 save/load: zero or several FSDP models; empty state; bare optimizer; bare module':
-    'a checkpoint holds the run’s one model and optimizer',
-  '1.2 load: no checkpoint at the path; missing key (strict)':
-    'known when the file is read: tested with the checkpoints (engine/checkpoint, engine/node)',
+  '1.2 save / load: zero or several FSDP models': 'a checkpoint holds the run’s one model and optimizer',
+  '1.2 load: empty state': 'what is loaded is what the config describes, never empty',
+  '1.2 load: a bare optimizer': 'an optimizer is loaded with its model',
+  '1.2 load: a bare module from a folder': 'weights load from a sharded folder as from any other form',
   '1.3 sync_module_states under hybrid': 'as above: all replicas compute the same values',
   '1.3 reduce_dtype, keep_low_precision_grads': 'precision is one word, which says what gradients travel as',
+  '1.3 inputs are cast': 'a model’s inputs are token ids',
   '1.3 a user’s GradScaler is never used': 'there is one scaler, the engine’s',
   '1.3 pre-division of gradients': 'ranks are added in one tree in float32, then multiplied once',
-  '1.3 Fabric drops error_if_nonfinite': 'trainer.onNonFinite: tested with the statements, number 57',
+  '1.3 names with _fsdp_wrapped_module': 'parameters are not renamed, and are counted whole',
+  '1.3 order of convert, wrap, checkpoint': 'the passes run in one fixed order',
 };
 
-it('no row is in two tables, and each that is not applicable says why', () => {
-  const rows = [...refused.map(({ row }) => row), ...Object.keys(right), ...Object.keys(notApplicable)];
-  expect(new Set(rows).size).toBe(rows.length);
-  for (const row of rows.filter((name) => name in notApplicable)) expect(notApplicable[row], row).toMatch(/\w+ \w+/);
+describe('the rows of what Fabric refuses', () => {
+  const legalForAll = ['1.2 0-dim parameters and mixed dtypes in one unit: no model has any'];
+  const rows = [
+    ...refused.map(({ row }) => row),
+    ...Object.keys(right),
+    ...legalForAll,
+    ...Object.keys(elsewhere),
+    ...Object.keys(notApplicable),
+  ];
+
+  it('are in one table each, and those that are not applicable say why', () => {
+    expect(new Set(rows).size).toBe(rows.length);
+    for (const [row, why] of Object.entries(notApplicable)) expect(why, row).toMatch(/\w+ \w+/);
+  });
+
+  it('name every time of section 1.2, and each bullet of 1.3', () => {
+    const times = [
+      'construct',
+      'any time',
+      'setup_environment',
+      'setup',
+      'setup_module',
+      'FSDP ctor',
+      'setup_optimizers',
+    ];
+    times.push('clip_gradients', 'clip by norm', 'save', 'load', 'load (strict)');
+    // Rows that are done right say so instead of when Fabric objects.
+    const named = rows.filter((row) => row.startsWith('1.2 '));
+    for (const time of times) expect(named.filter((row) => row.includes(time)).length, time).toBeGreaterThan(0);
+    expect(named.length).toBeGreaterThanOrEqual(31);
+    const subjects = ['HYBRID with fewer ranks', 'device_mesh', 'row of one rank', 'sync_module_states', 'mixed'];
+    subjects.push(
+      'reduce_dtype',
+      'inputs',
+      'clipping by norm',
+      'value',
+      'accumulation',
+      'pre-division',
+      'names',
+      'order',
+    );
+    const traps = rows.filter((row) => row.startsWith('1.3 '));
+    for (const subject of subjects)
+      expect(traps.filter((row) => row.includes(subject)).length, subject).toBeGreaterThan(0);
+  });
+
+  it.each(Object.entries(elsewhere))('%s: its test is there', (_, [file, test]) => {
+    const source = readFileSync(new URL(file, import.meta.url), 'utf8');
+    expect(source).toContain(`'${test}'`);
+  });
 });
 
 describe('values of no sense', () => {
