@@ -3,7 +3,7 @@ import type { ByteSource } from './byte-source.ts';
 import { dtypeBytes, elementCount, swapBytes } from './dtype.ts';
 import { readPickle } from './pickle-reader.ts';
 import { type PyValue, sequenceItems } from './python-value.ts';
-import { gatherStrided, isContiguous, spanElements } from './tensor-layout.ts';
+import { contiguousStride, gatherBlock, isContiguous, spanElements, stridedBlocks } from './tensor-layout.ts';
 import { isTensor, type TorchStorage, type TorchTensor, torchGlobals, torchPersistent } from './torch-globals.ts';
 import { openLegacyTorch, startsAsLegacyTorch } from './torch-legacy.ts';
 import { openZip, openZipEntry, readZipEntry, verifyZipEntry, type ZipArchive, type ZipEntry } from './zip-reader.ts';
@@ -13,6 +13,9 @@ const MAX_PICKLE_BYTES = 256 * 1024 * 1024;
 const MAX_SMALL_RECORD_BYTES = 1024;
 /** A view that repeats elements (stride 0) may be larger than its storage, but not without bound. */
 const MAX_REPEATED_BYTES = 64 * 1024 * 1024;
+
+/** Of a view whose elements lie apart, so much of the storage is in memory at once. */
+const MAX_SPAN_BYTES = 16 * 1024 * 1024;
 
 /** Enough to tell the formats apart. */
 const START_BYTES = 16;
@@ -60,9 +63,19 @@ export class TorchFile {
     const { dtype, stride } = tensor;
     const elementBytes = dtypeBytes(dtype);
     const content = await this.content(tensor.storage);
-    const data = await content.read(offset * elementBytes, spanElements(shape, stride) * elementBytes);
-    if (this.bigEndian) swapBytes(data, dtype);
-    return isContiguous(shape, stride) ? data : gatherStrided(data, shape, stride, elementBytes);
+    const read = async (from: number, elements: number) => {
+      const data = await content.read((offset + from) * elementBytes, elements * elementBytes);
+      if (this.bigEndian) swapBytes(data, dtype);
+      return data;
+    };
+    if (isContiguous(shape, stride)) return read(0, elementCount(shape));
+    const out = new Uint8Array(elementCount(shape) * elementBytes);
+    const outStride = contiguousStride(shape);
+    for (const block of stridedBlocks(shape, stride, MAX_SPAN_BYTES / elementBytes)) {
+      const data = await read(block.from, spanElements(block.shape, stride));
+      gatherBlock(data, block, stride, out, outStride, elementBytes);
+    }
+    return out;
   }
 
   /** Unpacked or located once, then kept. */
