@@ -13,3 +13,8 @@ export class SimulatedLink {
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
 }
+
+/** What stands beside whatever is measured over such a link. */
+export function linkWords(linkGBps: number): string {
+  return `simulated link, ${linkGBps} GB/s`;
+}

@@ -1,5 +1,9 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { interpreterPlace, openRanks } from './fixtures/reference-run.ts';
+import { trainRun } from './fixtures/train-run.ts';
 
 /** Meshes that are not powers of two, and a slower link between the rows. */
 
@@ -48,4 +52,19 @@ it('a slower link between the rows changes no bit, and no step is faster than it
   expect(performance.now() - from).toBeGreaterThanOrEqual((2 * bytes) / (linkGBps * 1e6) - 2);
   expect(outcomes).toEqual(plain.outcomes);
   await ranks.close();
+});
+
+it('a run says in its log that the link between its rows is simulated', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'link-'));
+  try {
+    const logs = async (linkGBps: number | null) => {
+      const strategy = { kind: 'fsdp', shardingStrategy: 'NO_SHARD', linkGBps };
+      const run = { devices: 2, strategy, trainer: { steps: 1 }, checkpoint: { atEnd: false } };
+      return (await trainRun(join(folder, String(linkGBps)), run)).logs;
+    };
+    expect(await logs(5)).toContain('between the rows of the mesh: simulated link, 5 GB/s');
+    expect((await logs(null)).filter((line) => line.includes('simulated'))).toEqual([]);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 });

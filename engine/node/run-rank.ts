@@ -3,6 +3,7 @@ import { writeSafetensors } from '../checkpoint/safetensors.ts';
 import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { linkWords } from '../comm/simulated-link.ts';
 import { checkpointFormat, type ExperimentConfig } from '../config.ts';
 import type { BatchStream } from '../data/samples.ts';
 import { StudioError } from '../errors.ts';
@@ -206,6 +207,8 @@ function announce(
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
   if (note !== null) log(note);
+  if (config.strategy.kind === 'fsdp' && config.strategy.linkGBps !== null)
+    log(`between the rows of the mesh: ${linkWords(config.strategy.linkGBps)}`);
   log(estimateNote(prediction, profile));
   for (const said of startNotes(config, origin)) log(said);
   refuseOverBudget(config, run, profile);

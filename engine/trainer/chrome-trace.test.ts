@@ -4,7 +4,7 @@ import { parseConfig } from '../config.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
 import { buildModel } from '../model/build-model.ts';
 import { compileRun } from '../schedule/compile.ts';
-import { smallModel } from '../schedule/fixtures/small-runs.ts';
+import { compileRanks, smallModel } from '../schedule/fixtures/small-runs.ts';
 import { type Prediction, predictionOf } from '../schedule/plan.ts';
 import { builtInProfiles } from '../schedule/profile.ts';
 import type { Schedule } from '../schedule/schedule.ts';
@@ -152,5 +152,27 @@ describe('the Chrome trace', () => {
     const { traceEvents } = chromeTrace([traces[0], later]);
     const first = Math.min(...ofRank(traceEvents, 1).flatMap(({ ts }) => (ts === undefined ? [] : [ts])));
     expect(first).toBeCloseTo(3000, 6);
+  });
+});
+
+describe('a run over a simulated link', () => {
+  const traceWith = (linkGBps: number | null) => {
+    const strategy = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2], linkGBps };
+    const [{ steps }] = compileRanks({ config: { devices: 4, strategy } });
+    const { schedule: own } = steps[0];
+    const spans = own.steps.map(({ id }) => ({ startMs: id, endMs: id + 1 }));
+    return rankTraceOf(own, { clock: { kind: 'host' }, spans, waits: [] }, 3, 0);
+  };
+  const laneNames = (trace: RankTrace) =>
+    chromeTrace([trace]).traceEvents.flatMap((e) => (e.name === 'thread_name' ? [String(e.args.name)] : []));
+
+  it('says so in its trace, beside the lane that waits for it', () => {
+    const trace = traceWith(5);
+    expect(RankTrace.parse(trace).simulatedLinkGBps).toBe(5);
+    expect(chromeTrace([trace]).otherData).toMatchObject({ simulatedLinkGBps: 5 });
+    expect(laneNames(trace).filter((name) => name.includes('simulated link, 5 GB/s'))).toEqual([
+      'comm (simulated link, 5 GB/s)',
+    ]);
+    expect(JSON.stringify(chromeTrace([traceWith(null)]))).not.toContain('imulated');
   });
 });

@@ -1,3 +1,4 @@
+import { linkWords } from '../comm/simulated-link.ts';
 import { CATEGORIES, type Lane } from '../schedule/schedule.ts';
 import type { RankTrace } from './rank-trace.ts';
 
@@ -78,6 +79,7 @@ function inTurn(waits: readonly Omit<Slice, 'row'>[]): Omit<Slice, 'row'>[] {
 /** One trace of all ranks: a process a rank, a thread a lane, live bytes as counters. Ranks share the machine's clock. */
 export function chromeTrace(ranks: readonly RankTrace[]): ChromeTrace {
   const zeroMs = Math.min(...ranks.map(({ startMs }) => startMs));
+  const [{ simulatedLinkGBps }] = ranks;
   return {
     displayTimeUnit: 'ms',
     otherData: {
@@ -85,6 +87,7 @@ export function chromeTrace(ranks: readonly RankTrace[]): ChromeTrace {
       ranks: ranks.length,
       computeClock: ranks.map(({ computeClock }) => clockWords(computeClock)),
       otherLanes: 'host clock',
+      ...(simulatedLinkGBps === undefined ? {} : { simulatedLinkGBps }),
     },
     traceEvents: ranks.flatMap((rank) => rankEvents(rank, zeroMs)),
   };
@@ -107,14 +110,15 @@ function rankEvents(trace: RankTrace, zeroMs: number): ChromeEvent[] {
     name,
     args,
   });
+  const link = trace.simulatedLinkGBps === undefined ? '' : ` (${linkWords(trace.simulatedLinkGBps)})`;
   const events = [named('process_name', { name: `rank ${pid}` }), named('process_sort_index', { sort_index: pid })];
   for (const [laneIndex, lane] of LANES.entries()) {
     const slices = slicesOf(trace, lane);
     const rows = Math.max(1, ...slices.map(({ row }) => row + 1));
     const tidOf = (row: number) => 1 + laneIndex * ROWS_PER_LANE + row;
     for (let row = 0; row < rows; row++) {
-      const clock = lane === 'compute' ? ` (${clockWords(computeClock)})` : '';
-      events.push(named('thread_name', { name: `${lane}${row ? ` ${row + 1}` : ''}${clock}` }, tidOf(row)));
+      const note = lane === 'compute' ? ` (${clockWords(computeClock)})` : lane === 'comm' ? link : '';
+      events.push(named('thread_name', { name: `${lane}${row ? ` ${row + 1}` : ''}${note}` }, tidOf(row)));
       events.push(named('thread_sort_index', { sort_index: tidOf(row) }, tidOf(row)));
     }
     for (const slice of slices) {

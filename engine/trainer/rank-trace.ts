@@ -16,6 +16,8 @@ export const RankTrace = z.strictObject({
     z.strictObject({ kind: z.literal('device'), alignedWithinMs: z.number() }),
     z.strictObject({ kind: z.literal('host') }),
   ]),
+  /** Of a run whose rows are joined by a slower link than the machine's. */
+  simulatedLinkGBps: z.number().optional(),
   /** Every step of the schedule once, in listed order. */
   steps: z.array(
     z.strictObject({
@@ -66,16 +68,23 @@ export function rankTraceOf(
     const { label, unit, lane } = schedule.steps[cause];
     return `step ${cause}, ${label}${label.includes(unit) ? '' : ` of ${unit}`} (${lane})`;
   };
+  const link = simulatedLinkOf(schedule);
   return {
     rank: schedule.rank,
     world: schedule.world,
     step,
     startMs: originMs + clockOffsetMs,
     computeClock: clock,
+    ...(link === null ? {} : { simulatedLinkGBps: link }),
     steps,
     waits: waits.map((wait) => ({ step: wait.step, for: nameOf(wait.cause), ...relative(wait) })),
     live: liveOverTime(schedule, steps),
   };
+}
+
+function simulatedLinkOf({ steps }: Schedule): number | null {
+  const links = steps.flatMap(({ action }) => (action.type === 'collect' && action.linkGBps ? [action.linkGBps] : []));
+  return links[0] ?? null;
 }
 
 /** Bytes by category, in the order of CATEGORIES, at each moment at which they change. */

@@ -1,5 +1,6 @@
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { linkWords } from '../../engine/comm/simulated-link.ts';
 import type { ExperimentConfig } from '../../engine/config.ts';
 import { configHints } from '../../engine/config-hints.ts';
 import { counted } from '../../engine/counted.ts';
@@ -82,7 +83,7 @@ function toJson(prediction: Prediction, over: Over): string {
 function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction, over: Over): string {
   const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes } = prediction;
   const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
-  const budget = config.memoryBudgetMiB;
+  const { memoryBudgetMiB: budget, strategy } = config;
   const head = ['', 'at the peak', ...phases.map(({ phase }) => phase)];
   const rows = CATEGORIES.map((category) => [
     category,
@@ -100,6 +101,7 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     `reserved ${mib(peakBytes)} per rank; live at most ${mib(liveBytes)}, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
     ...fits,
     `host memory ${mib(hostBytes)} per rank`,
+    ...(strategy.kind === 'fsdp' && strategy.linkGBps !== null ? [linkWords(strategy.linkGBps)] : []),
     ...estimateLines(profile, prediction),
     ...configHints(config).map(({ path, message }) => `${path}: ${message}`),
     '',

@@ -9,6 +9,7 @@ import { getTrace, listTraces, traceDownloadUrl, traceRun } from '../../_lib/api
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { formatCount, formatMs } from '../../_lib/format.ts';
 import { type Share, STEP_LOOKS, sharesOf } from '../../_lib/trace-layout.ts';
+import { ChartNoteText } from '../charts/chart-note.tsx';
 import { isActive } from '../runs/state-chip.tsx';
 import { Button, buttonClass } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -53,6 +54,7 @@ export function TracePanel({ run }: { run: Run }) {
           <h2 className="font-semibold">
             {step === undefined ? 'Trace of a step' : `Trace of step ${formatCount(step)}`}
           </h2>
+          <ChartNoteText />
         </div>
         {steps.length > 1 ? (
           <Segmented
