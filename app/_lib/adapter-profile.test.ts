@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { builtInProfiles, ratesOf } from '../../engine/schedule/profile.ts';
-import { profileFor } from './adapter-profile.ts';
+import { adapterHint, profileFor } from './adapter-profile.ts';
 import type { Devices } from './api.ts';
 
 const limits = { minStorageBufferOffsetAlignment: 32, maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 31 };
@@ -29,4 +29,12 @@ it('takes the rates that were measured, else those of the nearest built-in profi
 it('knows over how many adapters a run spreads: GPUs of one name under auto, else one', () => {
   const alike = ['auto', 'one', 'software'].map((adapter) => profileFor(adapter, devices).alike);
   expect(alike).toEqual([2, 1, 1]);
+});
+
+it('says beside an adapter what to install where the machine has none; the interpreter needs none', () => {
+  const none: Devices = { adapters: [], error: 'No GPU adapter works here. Install a Vulkan driver.' };
+  for (const adapter of ['auto', 'software', 'H200']) expect(adapterHint(adapter, none)).toBe(none.error);
+  expect(adapterHint('interpreter', none)).toBeNull();
+  expect(adapterHint('auto', devices)).toBeNull();
+  expect(adapterHint('auto', undefined)).toBeNull();
 });

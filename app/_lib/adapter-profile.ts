@@ -23,3 +23,8 @@ function hasProfileLimits(limits: Record<string, number>): limits is Record<stri
     (name) => typeof limits[name] === 'number',
   );
 }
+
+/** Why no run on this adapter can start here: this machine has none, and what to install; null where nothing is known against it. */
+export function adapterHint(adapter: unknown, devices: Devices | undefined): string | null {
+  return adapter === 'interpreter' ? null : (devices?.error ?? null);
+}

@@ -8,7 +8,7 @@ import { configHints } from '../../../engine/config-hints.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
 import { type AdapterChoice, adapterChoices } from '../../_lib/adapter-choices.ts';
-import { profileFor } from '../../_lib/adapter-profile.ts';
+import { adapterHint, profileFor } from '../../_lib/adapter-profile.ts';
 import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
 import {
   type Draft,
@@ -69,7 +69,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
 
   const prediction = usePlannedDraft(draft, devices.data, planFor);
   const problems = useProblems(draft, create.error, prediction);
-  const hints = useMemo(() => hintsOf(draft), [draft]);
+  const hints = useMemo(() => hintsOf(draft, devices.data), [draft, devices.data]);
   const shownPaths = new Set(
     FIELD_GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
   );
@@ -279,9 +279,12 @@ function useProblems(
 }
 
 /** What is legal and may not be meant, by dotted path. */
-function hintsOf(draft: Draft): ReadonlyMap<string, string> {
+function hintsOf(draft: Draft, devices: Devices | undefined): ReadonlyMap<string, string> {
   const { config } = checkConfig(draft);
-  return new Map(config ? configHints(config).map(({ path, message }) => [path, message]) : []);
+  const hints = new Map(config ? configHints(config).map(({ path, message }) => [path, message]) : []);
+  const unserved = adapterHint(valueAt(draft, 'adapter'), devices);
+  if (unserved) hints.set('adapter', unserved);
+  return hints;
 }
 
 const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
