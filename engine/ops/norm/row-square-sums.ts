@@ -1,9 +1,11 @@
-import { fixedSum, fixedSumWgsl, SUM_LANES, TILED_SUM_THREADS, tiledFixedSumWgsl } from '../fixed-sum.ts';
+import { fixedSum, fixedSumWgsl, SUM_LANES } from '../fixed-sum.ts';
 import type { Kernel } from '../kernel.ts';
 import { SEGMENT_COLUMNS } from '../shard/layout.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 
-const SUMS_PER_TILE = TILED_SUM_THREADS / SUM_LANES;
+const THREADS = 256;
+/** Threads of a row, each with four of the lanes in which it is added. */
+const ROW_THREADS = SUM_LANES / 4;
 
 // spanOf(row): offset and length of a local row of the shard; length 0 where this rank has no such row.
 const spanWgsl = `
@@ -61,16 +63,41 @@ fn kernel(i: u32) {
 }
 `,
   tiled: {
-    workgroupSize: [TILED_SUM_THREADS, 1, 1],
-    workgroups: ({ totalRows }) => foldTiles(Math.ceil(totalRows / SUMS_PER_TILE)),
+    vectors: ['shard'],
+    workgroupSize: [THREADS, 1, 1],
+    workgroups: ({ totalRows }) => foldTiles(Math.ceil(totalRows / (THREADS / ROW_THREADS))),
     fits: () => true,
-    wgsl: `${spanWgsl}${tileIndexWgsl}${tiledFixedSumWgsl('squareSum', 'shard[at] * shard[at]')}
+    // A shard's segments are whole vec4s. Both ways of reading add by the same function: a row has one sum wherever it lies.
+    wgsl: `${spanWgsl}${tileIndexWgsl}
+var<workgroup> lanes: array<vec4f, ${THREADS}>;
+fn element(at: u32, end: u32) -> f32 {
+  return select(0.0, shard[at / 4u][at % 4u], at < end);
+}
 fn tile(group: vec3u, local: vec3u, index: u32) {
-  let row = tileIndex(group) * ${SUMS_PER_TILE}u + index / ${SUM_LANES}u;
+  let row = tileIndex(group) * ${THREADS / ROW_THREADS}u + index / ${ROW_THREADS}u;
+  let quad = index % ${ROW_THREADS}u;
   var span = vec2u(0u, 0u);
   if (row < p.totalRows) { span = spanOf(row); }
-  let sum = squareSum(span.x, span.y, index);
-  if (row < p.totalRows && index % ${SUM_LANES}u == 0u) { rows[row] = sum; }
+  let end = span.x + span.y;
+  var at = span.x + 4u * quad;
+  var sum = vec4f();
+  if (span.x % 4u == 0u) {
+    for (; at + 4u <= end; at += ${SUM_LANES}u) {
+      let x = shard[at / 4u];
+      sum = fma(x, x, sum);
+    }
+  }
+  for (; at < end; at += ${SUM_LANES}u) {
+    let x = vec4f(element(at, end), element(at + 1u, end), element(at + 2u, end), element(at + 3u, end));
+    sum = fma(x, x, sum);
+  }
+  lanes[index] = sum;
+  for (var half = ${ROW_THREADS / 2}u; half >= 1u; half /= 2u) {
+    workgroupBarrier();
+    if (quad < half) { lanes[index] += lanes[index + half]; }
+  }
+  let s = lanes[index];
+  if (row < p.totalRows && quad == 0u) { rows[row] = (s.x + s.z) + (s.y + s.w); }
 }
 `,
   },
