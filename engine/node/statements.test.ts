@@ -3,6 +3,7 @@ import { parseConfig } from '../config.ts';
 import { buildModel } from '../model/build-model.ts';
 import { elementsOf } from '../ops/graph.ts';
 import { compileRun } from '../schedule/compile.ts';
+import { hostBytesOf } from '../schedule/host-memory.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import { replicaGroup, shardGroup } from '../schedule/mesh.ts';
 import { optimizerStateNames } from '../schedule/storage.ts';
@@ -417,6 +418,17 @@ describe('memory', () => {
       await ranks.close();
     }
   });
+
+  it.each(everywhere(2))(
+    '48: the host memory that a rank takes is what was planned, %s',
+    async (_, strategy, devices) => {
+      const ranks = await open(config(strategy, { devices }));
+      await ranks.train(1);
+      for (const [rank, run] of ranks.runs.entries())
+        expect(ranks.engines[rank].memory().hostBytes).toBe(hostBytesOf(run));
+      await ranks.close();
+    },
+  );
 
   it('SGD without momentum keeps no state, under any strategy', () => {
     const optimizer = { kind: 'sgd', lr: 0.1 };

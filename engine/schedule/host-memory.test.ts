@@ -28,7 +28,7 @@ describe('host memory of a rank', () => {
   });
 });
 
-describe('a run that needs more than is free', () => {
+describe('48: a run that needs more than is free', () => {
   const refusal = (config: object, machine: { freeBytes: number; software: boolean }): StudioError | null => {
     try {
       refuseHostMemory(configOf(config), compileFirst({ config }), machine);
