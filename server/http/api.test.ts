@@ -147,6 +147,24 @@ describe('the interface', () => {
     expect(events).toMatchObject([{ seq: 1, event: 'end', status: 'stopped' }]);
   });
 
+  it('stops one that is still starting at once, and says when', async () => {
+    const { id } = await test.api.create({ name: 'mute', trainer: { steps: 1 } });
+    await test.api.until(id, 'starting');
+    expect((await test.api.post(`/runs/${id}/stop`)).status).toBe(202);
+    const { reason, error, checkpoints } = await test.api.until(id, 'stopped', 'failed');
+    expect([reason, error, checkpoints]).toEqual(['Stopped by request before its first step.', null, []]);
+  });
+
+  it('says in our words what a body lacks or has too much', async () => {
+    for (const [body, said] of [
+      [{}, 'config: is missing.'],
+      [{ config: {}, x: 1 }, 'The body: has a key "x", which this address does not take.'],
+      [{ config: {}, group: 7 }, 'group: needs text, not 7.'],
+      [[], 'The body: needs keys and values, not [].'],
+    ])
+      expect((await test.api.post('/runs', body)).body).toEqual({ error: { code: 'bad-request', message: said } });
+  });
+
   it('deletes a run with its files', async () => {
     const { id } = await test.api.create({ name: 'ok', trainer: { steps: 1 } });
     await test.api.until(id, 'finished');
