@@ -13,6 +13,7 @@ import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
 import { panelVariant } from '../engine/ops/matmul/matmul-few-rows-panel.ts';
 import { type SpreadRowsShape, spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
+import { storeWgsl } from '../engine/ops/matmul/matmul-store.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { floorMs } from './floor.ts';
 import { GpuTime } from './gpu-time.ts';
@@ -129,7 +130,7 @@ function fewRowsCandidates(layout: 'nt' | 'nn'): Candidate[] {
         quads,
         parts,
       };
-      const variant = spreadRowsVariant(layout, false, shape);
+      const variant = spreadRowsVariant(layout, storeWgsl(false), shape);
       const name = `${variant.name} ${threads}: ${rowLanes}x${columnLanes} of ${rows}x${columns} b${ahead}a${aheadA}q${quads}`;
       return { ...variant, name, parts };
     },

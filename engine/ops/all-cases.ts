@@ -13,6 +13,7 @@ import { cases as initValuesCases } from './init-values/init-values.cases.ts';
 import type { KernelCase } from './kernel-case.ts';
 import { cases as layerNormCases } from './layer-norm/layer-norm.cases.ts';
 import { cases as matmulCases } from './matmul/matmul.cases.ts';
+import { cases as matmulHiddenCases } from './matmul/matmul-hidden.cases.ts';
 import { cases as normCases } from './norm/norm.cases.ts';
 import { cases as optimizerCases } from './optimizer/optimizer.cases.ts';
 import { cases as reluGradCases } from './relu-grad/relu-grad.cases.ts';
@@ -31,6 +32,7 @@ export const allCases: readonly KernelCase[] = [
   ...embeddingCases,
   ...embeddingGradCases,
   ...matmulCases,
+  ...matmulHiddenCases,
   ...addCases,
   ...crossEntropyCases,
   ...fillCases,

@@ -39,6 +39,11 @@ const ops: Record<string, Ops> = {
     const hidden = linear(g, x(4), parameter('w', [6, 4]), parameter('b', [6]), { name: 'y', relu: true, drop: site });
     return linear(g, hidden, parameter('v', [3, 6]), parameter('c', [3]), { name: 'z' });
   },
+  'linear, its relu dropped and used twice': (g, { x, parameter }) => {
+    const hidden = linear(g, x(4), parameter('w', [6, 4]), parameter('b', [6]), { name: 'y', relu: true, drop: site });
+    const first = linear(g, hidden, parameter('v', [3, 6]), parameter('c', [3]), { name: 'z1' });
+    return addResidual(g, first, linear(g, hidden, parameter('u', [3, 6]), parameter('d', [3]), { name: 'z2' }));
+  },
   conv1d: (g, { x, parameter }) => conv1d(g, x(4), parameter('w', [4, 3]), parameter('b', [3]), 'y'),
   'conv1d, used twice': (g, { x, parameter }) => {
     const [w, b] = [parameter('w', [4, 4]), parameter('b', [4])];

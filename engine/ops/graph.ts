@@ -105,6 +105,10 @@ export class Graph {
   private readonly differentiable = new Set<number>();
   /** How backward computes an activation again, by its id; once it has, the new one. */
   private readonly recipes = new Map<number, (() => Value) | Value>();
+  /** How many calls of forward read each value, by its id. */
+  private readonly readers = new Map<number, number>();
+  /** Values whose gradient goes on as it is where they are above 0, times a scale, and as 0 elsewhere. */
+  private readonly gates = new Map<number, { readonly scale: number; passed: boolean }>();
   /** Stands for a gradient that nobody needs. */
   private readonly nowhere: Value = { id: -1, name: 'nowhere', shape: [0], dtype: 'f32', role: 'workspace' };
   private module = '';
@@ -248,8 +252,10 @@ export class Graph {
         `${kernel.name} takes ${kernel.operands.length} operands, got ${operands.length}`,
       );
     const written = operands.filter((_, i) => kernel.operands[i].access !== 'read');
-    if (this.isForward()) this.followGradients(kernel, operands);
-    else if (written.every((value) => value === this.nowhere)) return;
+    if (this.isForward()) {
+      this.followGradients(kernel, operands);
+      this.countReaders(kernel, operands);
+    } else if (written.every((value) => value === this.nowhere)) return;
     const { module, phase, microBatch } = this;
     const used = operands.map((value, i) => {
       // A kernel that writes several gradients writes those that nobody needs to scratch.
@@ -290,6 +296,12 @@ export class Graph {
     return this.phase === 'forward' || this.recomputing;
   }
 
+  private countReaders(kernel: Kernel, operands: readonly Value[]): void {
+    operands.forEach(({ id }, i) => {
+      if (kernel.operands[i].access === 'read') this.readers.set(id, (this.readers.get(id) ?? 0) + 1);
+    });
+  }
+
   private followGradients(kernel: Kernel, operands: readonly Value[]): void {
     const needs = operands.some((value, i) => {
       if (kernel.operands[i].access === 'write') return false;
@@ -324,6 +336,24 @@ export class Graph {
   /** Whether some op has written this value's gradient already. */
   hasGradient(value: Value): boolean {
     return this.gradients.has(value.id);
+  }
+
+  /** Says that the gradient of `value` goes on where it is above 0, times `scale`: what writes it may do so at once. */
+  gate(value: Value, scale: number): void {
+    this.gates.set(value.id, { scale, passed: false });
+  }
+
+  /** The scale of a gate, for the op that is about to write all of the value's gradient: it must then apply it. */
+  passGate(value: Value): number | null {
+    const gate = this.gates.get(value.id);
+    if (!gate || this.readers.get(value.id) !== 1) return null;
+    gate.passed = true;
+    return gate.scale;
+  }
+
+  /** Whether the gradient of `value` has gone through its gate already. */
+  isPastGate(value: Value): boolean {
+    return this.gates.get(value.id)?.passed ?? false;
   }
 
   /** Says that `gradient`, already computed, is the gradient of `value`: no copy. */

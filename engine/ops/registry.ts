@@ -34,6 +34,7 @@ import {
   layerNormResidualHalf,
 } from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN, matmulTNSums } from './matmul/matmul.ts';
+import { matmulNNGated, matmulNTReluDrop } from './matmul/matmul-hidden.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
 import { adam, adamHalf } from './optimizer/adam.ts';
@@ -76,6 +77,8 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       matmulTNSums,
       matmulNTBias,
       matmulNNBias,
+      matmulNTReluDrop,
+      matmulNNGated,
       add,
       crossEntropy,
       crossEntropyGrad,

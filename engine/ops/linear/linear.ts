@@ -5,7 +5,14 @@ import { dropoutScale } from '../dropout/dropout-mask.ts';
 import { elementsOf, type Graph, type Value } from '../graph.ts';
 import type { Params } from '../kernel.ts';
 import { matmulNN, matmulNTBias, matmulTN, matmulTNSums } from '../matmul/matmul.ts';
+import { matmulNNGated, matmulNTReluDrop } from '../matmul/matmul-hidden.ts';
 import { reluGrad } from '../relu-grad/relu-grad.ts';
+
+/**
+ * Up to so many rows, sums over rows are short and a dispatch costs as much as its work: the bias's gradient is added along
+ * with the weight's, and activation functions are part of the products beside them.
+ */
+const FEW_ROWS = 64;
 
 export interface LinearOptions {
   readonly name: string;
@@ -43,15 +50,23 @@ export function linear(g: Graph, x: Value, weight: Value, bias: Value, options: 
   };
   const forward = () => {
     const made = g.activation(options.name, [R, stride]);
+    if (options.relu && options.drop && dropout > 0 && R <= FEW_ROWS) {
+      g.emit(matmulNTReluDrop, [x, weight, made, bias, g.control], { ...params, ...options.drop });
+      return made;
+    }
     g.emit(matmulNTBias, [x, weight, made, bias], params);
     if (options.drop && dropout > 0) g.emit(dropoutInPlace, [made, g.control], { n, ...options.drop });
     return made;
   };
   const y = forward();
-  if (options.relu) g.hiddenAgain(y, forward);
+  const scale = dropoutScale(dropout);
+  if (options.relu) {
+    g.hiddenAgain(y, forward);
+    if (R <= FEW_ROWS) g.gate(y, scale);
+  }
   g.gradientRule(y, () => {
     const dy = g.gradientOf(y);
-    if (options.relu) g.emit(reluGrad, [y, dy], { n, scale: dropoutScale(dropout) });
+    if (options.relu && !g.isPastGate(y)) g.emit(reluGrad, [y, dy], { n, scale });
     const block = { x, dy, weight, R, firstRow: 0, rows: N, stride, column: 0 };
     linearGradients(g, [block], bias);
     inputGradient(g, block);
@@ -70,9 +85,6 @@ export interface LinearBlock {
   readonly stride: number;
   readonly column: number;
 }
-
-/** Up to so many rows, the bias's gradient is added along with the weight's: the sums are short. */
-const FEW_ROWS = 64;
 
 /** dW and db of a whole weight, from the blocks that it is made of, in order. */
 export function linearGradients(g: Graph, blocks: readonly LinearBlock[], bias: Value): void {
@@ -126,7 +138,8 @@ function weightGradientParams(b: LinearBlock, accumulate: boolean): Params {
 export function inputGradient(g: Graph, b: LinearBlock): void {
   const K = b.weight.shape[1];
   const dx = g.gradientTarget(b.x);
-  g.emit(matmulNN, [b.dy, b.weight, dx.value], {
+  const scale = dx.accumulate ? null : g.passGate(b.x);
+  const params = {
     M: b.R,
     N: K,
     K: b.rows,
@@ -136,6 +149,7 @@ export function inputGradient(g: Graph, b: LinearBlock): void {
     ldb: K,
     cOffset: 0,
     ldc: K,
-    accumulate: dx.accumulate ? 1 : 0,
-  });
+  };
+  if (scale === null) g.emit(matmulNN, [b.dy, b.weight, dx.value], { ...params, accumulate: dx.accumulate ? 1 : 0 });
+  else g.emit(matmulNNGated, [b.dy, b.weight, dx.value, b.x], { ...params, scale });
 }

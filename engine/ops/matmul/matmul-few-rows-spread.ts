@@ -1,5 +1,4 @@
 import type { TiledVariant } from '../kernel.ts';
-import { storeWgsl } from './matmul-store.ts';
 
 /** Threads that run together. */
 const WARP = 32;
@@ -39,7 +38,7 @@ export interface SpreadRowsShape {
  * each element is fetched from memory once a workgroup and shared by the fetch itself; the neighbourhoods, and the lanes
  * left over, are slices of k, added at the end in order.
  */
-export function spreadRowsVariant(layout: 'nt' | 'nn', bias: boolean, shape: SpreadRowsShape): TiledVariant {
+export function spreadRowsVariant(layout: 'nt' | 'nn', store: string, shape: SpreadRowsShape): TiledVariant {
   const {
     threads,
     rowLanes,
@@ -147,7 +146,7 @@ export function spreadRowsVariant(layout: 'nt' | 'nn', bias: boolean, shape: Spr
       ['aOffset', 'lda', 'bOffset', 'ldb', nt ? 'K' : 'N'].every((name) => params[name] % 4 === 0) && params.K >= 4,
     wgsl: `
 var<workgroup> handed: array<vec4f, ${Math.min(atOnce, quads) * threads}>;
-${parts > 1 ? storePartWgsl : storeWgsl(bias)}
+${parts > 1 ? storePartWgsl : store}
 fn inside(k4: u32) -> vec4<bool> { return vec4u(4u * k4) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.K); }
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let lane = index % ${WARP}u;

@@ -14,7 +14,7 @@ const range = (n: number) => Array.from({ length: n }, (_, i) => i);
  * tile. Its columns lie a whole column grid apart, so that neighbouring threads read and write neighbouring elements. Rows
  * and columns past the edge repeat the last one and are not stored.
  */
-export function matmulWgsl(layout: MatmulLayout, bias: boolean, sums = false): string {
+export function matmulWgsl(layout: MatmulLayout, bias: boolean, sums = false, store: string = storeWgsl(bias)): string {
   const rows = range(TILE_ROWS);
   const columns = range(TILE_COLUMNS);
   const aStart = (r: number) => {
@@ -27,7 +27,7 @@ export function matmulWgsl(layout: MatmulLayout, bias: boolean, sums = false): s
   };
   const aStep = layout === 'tn' ? 'p.lda' : '1u';
   const bStep = layout === 'nt' ? '1u' : 'p.ldb';
-  return `${storeWgsl(bias)}${sums ? columnSumWgsl('a[at]') : ''}
+  return `${store}${sums ? columnSumWgsl('a[at]') : ''}
 fn kernel(i: u32) {
   let stride = (p.N + ${TILE_COLUMNS - 1}u) / ${TILE_COLUMNS}u;
   let m0 = i / stride * ${TILE_ROWS}u;

@@ -13,7 +13,7 @@ interface Shape {
   readonly padding?: number;
 }
 
-function matmulCase(kernel: Kernel, shape: Shape): KernelCase {
+export function matmulCase(kernel: Kernel, shape: Shape): KernelCase {
   const { M, N, K, accumulate = 0, relu = 0, padding = 0 } = shape;
   const tn = kernel === matmulTN || kernel === matmulTNSums;
   const sums = kernel === matmulTNSums;
