@@ -13,14 +13,16 @@ const ROUNDS = 3;
  * Saving and loading a checkpoint of the FSDP guide's model, or of one with fewer layers, with Adam's state: in GB/s beside
  * a plain write, read and copy of the same bytes, each thing in processes of its own, ranks at once, in turns. Beside it
  * how far each process's memory grew at most. Arguments: --layers N (32 are the guide's, 12.1 GB; 10 if left out, 4.3 GB),
- * --ranks N (2), --rounds N (3), --folder DIR, on the disk to be measured.
+ * --ranks N (2), --rounds N (3), --folder DIR, on the disk to be measured, --rows TEXT,… (rows whose names have one of
+ * these; saves are made all the same).
  */
 export async function run(args: readonly string[]): Promise<void> {
   const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
   const layers = Number(option('layers', '10'));
   const model = { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: layers };
   const folder = await mkdtemp(path.join(option('folder', tmpdir()), 'bench-checkpoint-'));
-  const bench = new CheckpointBench(model, folder, Number(option('ranks', '2')));
+  const wanted = option('rows', '').split(',');
+  const bench = new CheckpointBench(model, folder, Number(option('ranks', '2')), wanted);
   try {
     for (let round = 0; round < Number(option('rounds', String(ROUNDS))); round++) await bench.round();
     bench.print();
@@ -42,7 +44,12 @@ class CheckpointBench {
     private readonly model: object,
     private readonly folder: string,
     private readonly ranks: number,
+    private readonly wanted: readonly string[],
   ) {}
+
+  private wants(name: string): boolean {
+    return this.wanted.some((text) => name.includes(text));
+  }
 
   async round(): Promise<void> {
     const [full, weights, sharded, copied, tar] = [
@@ -79,6 +86,7 @@ class CheckpointBench {
     await this.row('upload of a .tar', sharded, one, { action: 'import', path: sharded, to: this.folder });
     await remove(sharded, `${sharded}.sha256`, tar, `${tar}.sha256`);
 
+    if (!this.wants('save safetensors, rank 0') && !this.wants('load safetensors, one rank')) return;
     await this.row('save safetensors, rank 0', weights, one, { action: 'save safetensors', path: weights });
     await this.row('load safetensors, one rank', weights, one, { action: 'load', path: weights });
     await remove(weights, `${weights}.sha256`);
@@ -98,10 +106,11 @@ class CheckpointBench {
   private async saveSharded(sharded: string, ranks: readonly number[]): Promise<void> {
     const temporary = await beginCheckpointFolder(sharded);
     const started = await this.start(ranks, { action: 'save sharded', path: temporary });
+    const content = noiseContent(this.model);
     const began = performance.now();
     const results = await Promise.all(started.map((each) => each.go()));
     const parts = results.flatMap(({ part }) => (part ? [part] : []));
-    await finishCheckpointFolder(temporary, sharded, noiseContent(this.model), 'bench', parts);
+    await finishCheckpointFolder(temporary, sharded, content, 'bench', parts);
     await this.add(`save sharded, ${ranks.length} ranks`, sharded, performance.now() - began, results);
   }
 
@@ -111,6 +120,7 @@ class CheckpointBench {
     ranks: readonly number[],
     job: Partial<WorkJob> & Pick<WorkJob, 'action'>,
   ): Promise<void> {
+    if (!job.action.startsWith('save') && !this.wants(name)) return;
     const started = await this.start(ranks, job);
     const began = performance.now();
     const results = await Promise.all(started.map((each) => each.go()));
@@ -126,8 +136,10 @@ class CheckpointBench {
   }
 
   private async add(name: string, measured: string, ms: number, results: readonly WorkResult[]): Promise<void> {
+    if (!this.wants(name)) return;
     const row = this.rows.get(name) ?? { bytes: await bytesOf(measured), ms: [], growthBytes: 0 };
     row.ms.push(ms);
+    console.error(`${name}: ${(row.bytes / 1e6 / ms).toFixed(2)} GB/s`);
     row.growthBytes = Math.max(row.growthBytes, ...results.map(({ growthBytes }) => growthBytes));
     this.rows.set(name, row);
   }
