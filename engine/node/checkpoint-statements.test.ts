@@ -132,7 +132,7 @@ describe('32: ranks wait for one that writes slowly with a heartbeat, far longer
     const ranks = await startSavingRanks(
       folder,
       { devices: 2, strategy: { kind: 'fsdp' }, trainer: { steps: 1 }, checkpoint: { format } },
-      { timeoutMs: 2000, store: slowDisk(slow, 3500) },
+      { timeoutMs: 3000, store: slowDisk(slow, 4500) },
     );
     expect(failures(await ranks.results)).toEqual([null, null]);
     expect(await listed()).toEqual([1]);
