@@ -35,6 +35,7 @@ import { refuseOtherDevice } from './device-check.ts';
 import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
+import { mappedView } from './mapped-view.ts';
 import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates } from './open-start.ts';
 import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
@@ -190,7 +191,8 @@ function announce(
   adapters: readonly PlaceAdapter[],
   hooks: RunHooks,
 ): void {
-  const prediction = predictionOf(run, profile);
+  const places = new Set(adapters.map(({ name, pciId }) => `${name} ${pciId}`));
+  const prediction = predictionOf(run, { ...profile, alike: places.size });
   const { params, peakBytes, liveBytes, byCategory, estimateMs, boundBy } = prediction;
   hooks.emit({
     event: 'start',
@@ -201,7 +203,6 @@ function announce(
     ...(profile.variants && Object.keys(profile.variants).length > 0 && { variants: { ...profile.variants } }),
   });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });
-  const places = new Set(adapters.map(({ name, pciId }) => `${name} ${pciId}`));
   if (places.size < world)
     log(`${world} ranks share ${places.size === 1 ? 'one adapter' : `${places.size} adapters`}, ${adapters[0].name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
@@ -251,7 +252,7 @@ async function openPlace(start: WorkerStart): Promise<Place> {
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
     note: entry.software ? null : note,
     open: async (run, mailbox) => {
-      const copy = entry.software ? {} : { copy: parallelCopy };
+      const copy = entry.software ? {} : { copy: parallelCopy, view: mappedView };
       const engine = await Executor.create(run, open, mailbox, { ...recorder(), ...copy });
       open.kernels.seal();
       return engine;

@@ -31,10 +31,14 @@ export interface Timeline {
  * what is submitted in its order, a kernel for the longer of its arithmetic and its memory traffic (Williams et al. 2009,
  * the roofline model). A publication leaves the device, then the download slot; what a rank collects waits for a free
  * upload slot and, since all ranks do the same, for its own publication of that region. `sharing` ranks on one adapter
- * share its rates, and those of its link.
+ * share its rates and those of its link; what the host copies into and out of slots, all ranks of the run share.
  */
-export function estimate({ steps }: Pick<Schedule, 'steps'>, profile: AdapterProfile, sharing = 1): Timeline {
-  return new Lanes(steps, profile, sharing).run();
+export function estimate(
+  { steps, world }: Pick<Schedule, 'steps' | 'world'>,
+  profile: AdapterProfile,
+  sharing = 1,
+): Timeline {
+  return new Lanes(steps, profile, { device: sharing, host: world }).run();
 }
 
 /** The resource that most of the time goes into. */
@@ -66,8 +70,9 @@ interface Turn {
 }
 
 class Lanes {
-  /** When the host, the device's queue and each lane are free. */
+  /** When the host, its copying threads, the device's queue and each lane are free. */
   private host = START;
+  private copies = START;
   private device = START;
   private lastKernel: Kernel | null = null;
   private readonly lanes: Partial<Record<Lane, Moment>> = {};
@@ -86,7 +91,8 @@ class Lanes {
   constructor(
     private readonly steps: Schedule['steps'],
     private readonly profile: AdapterProfile,
-    private readonly sharing: number,
+    /** How many ranks share the device and the host. */
+    private readonly ranks: { readonly device: number; readonly host: number },
   ) {
     const published = new Map<number, number>();
     for (const { id, action } of steps) {
@@ -131,7 +137,7 @@ class Lanes {
     const ready = this.readyFor(steps);
     const [{ action }] = steps;
     if (action.type !== 'collect' && action.type !== 'fetch') return Math.max(ready.at, this.host.at);
-    return this.filled(ready, action).at;
+    return this.filling(ready, action).at;
   }
 
   /** When a turn may begin: its lane is free, as are the staging slot and the bytes that it takes. */
@@ -182,7 +188,8 @@ class Lanes {
       case 'collect':
       case 'fetch': {
         const placed = action.type === 'collect' ? action.place : [];
-        const done = this.encode(this.filled(begin, action), 1 + placed.length);
+        this.copies = this.filling(begin, action);
+        const done = this.encode(this.copies, 1 + placed.length);
         const end = this.onDevice(done, this.inDevice(action.staging.bytes), this.kernels(placed));
         this.slots.set(action.staging.tensor, after(end, { dispatches: this.profile.roundTripSeconds }));
         return { done, end };
@@ -222,23 +229,24 @@ class Lanes {
   /** The device copies to a download slot, which the host then reads. */
   private read(ready: Moment, bytes: number): Moment {
     const { downloadBytesPerSecond, hostCopyBytesPerSecond, roundTripSeconds } = this.profile;
-    const there = this.onDevice(ready, { downloads: (bytes * this.sharing) / downloadBytesPerSecond });
-    return after(after(there, { dispatches: roundTripSeconds }), {
-      downloads: (bytes * this.sharing) / hostCopyBytesPerSecond,
-    });
+    const there = this.onDevice(ready, { downloads: (bytes * this.ranks.device) / downloadBytesPerSecond });
+    const mapped = latest(after(there, { dispatches: roundTripSeconds }), this.copies);
+    this.copies = after(mapped, { downloads: (bytes * this.ranks.host) / hostCopyBytesPerSecond });
+    return this.copies;
   }
 
-  /** The host has filled an upload slot; over a simulated link, no sooner than that lets it. */
-  private filled(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
+  /** When the host will have filled an upload slot; over a simulated link, no sooner than that lets it. */
+  private filling(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
     const { bytes } = action.staging;
     const link = action.type === 'collect' && action.linkGBps !== null ? bytes / (action.linkGBps * 1e9) : 0;
-    return after(ready, { uploads: Math.max((bytes * this.sharing) / this.profile.uploadBytesPerSecond, link) });
+    const seconds = Math.max((bytes * this.ranks.host) / this.profile.uploadBytesPerSecond, link);
+    return after(latest(ready, this.copies), { uploads: seconds });
   }
 
   /** A copy from a staging slot to where its bytes belong, or the like. */
   private inDevice(bytes: number): Partial<SecondsByResource> {
     const { seconds, bytesPerSecond } = this.profile.kernels.elements;
-    return { memory: this.sharing * (seconds + (2 * bytes) / bytesPerSecond) };
+    return { memory: this.ranks.device * (seconds + (2 * bytes) / bytesPerSecond) };
   }
 
   /** What the device spends on these dispatches, one after the other. */
@@ -249,11 +257,11 @@ class Lanes {
       const { seconds, flopsPerSecond, bytesPerSecond } = this.profile.kernels[kernelClass(kernel, params)];
       const compute = kernel.cost(params).flops / flopsPerSecond;
       const memory = bytesMoved(dispatch) / bytesPerSecond;
-      if (compute > memory) spent.compute += compute * this.sharing;
-      else spent.memory += memory * this.sharing;
+      if (compute > memory) spent.compute += compute * this.ranks.device;
+      else spent.memory += memory * this.ranks.device;
       const apart = kernel === this.lastKernel ? 0 : this.profile.switchSeconds;
       this.lastKernel = kernel;
-      spent.dispatches += (seconds + apart) * this.sharing;
+      spent.dispatches += (seconds + apart) * this.ranks.device;
     }
     return spent;
   }

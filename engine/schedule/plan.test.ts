@@ -232,7 +232,7 @@ describe('the time estimate', () => {
     const seconds = (['32-true', '16-true'] as const).map((precision) => {
       const { steps } = compileFirst({ config: { devices: 1, precision } }).steps[0].schedule;
       const matmuls = steps.filter(({ label }) => label.startsWith('matmul-nt-bias'));
-      return estimate({ steps: matmuls.map((step, id) => ({ ...step, id, waits: [] })) }, slow).totalSeconds;
+      return estimate({ steps: matmuls.map((step, id) => ({ ...step, id, waits: [] })), world: 1 }, slow).totalSeconds;
     });
     // Weights and inputs are halves, outputs are not yet.
     expect(seconds[1] / seconds[0]).toBeGreaterThan(0.5);
