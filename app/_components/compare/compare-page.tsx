@@ -494,7 +494,11 @@ function Differences({ comparison, colourOf }: { comparison: Comparison; colourO
       <h2 className="font-semibold">What differs in their configs</h2>
       {fields.length ? (
         <ScrollRegion label="Differing config fields as a table" className="mt-2">
-          <table className="w-full min-w-[480px] text-xs" aria-label="Differing config fields">
+          <table
+            className="w-full text-xs"
+            style={{ minWidth: `${13 + 11 * comparison.runs.length}rem` }}
+            aria-label="Differing config fields"
+          >
             <thead>
               <tr className="caps">
                 <th scope="col" className="py-1 text-left font-medium">
@@ -502,7 +506,7 @@ function Differences({ comparison, colourOf }: { comparison: Comparison; colourO
                 </th>
                 {comparison.runs.map(({ run }) => (
                   <th key={run.id} scope="col" className="py-1 pl-4 text-left font-medium">
-                    <span className="flex items-center gap-1.5">
+                    <span className="flex items-center gap-1.5 whitespace-nowrap">
                       <Dot colour={colourOf(run.id)} />
                       {run.name}
                     </span>
