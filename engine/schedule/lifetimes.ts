@@ -49,7 +49,7 @@ export function withLifetimes({ tensors, steps }: Pick<Draft, 'tensors' | 'steps
     };
   });
   const lives = tensors.map(({ id, state }) =>
-    state ? { first: 0, last: steps.length - 1 } : { first: first[id], last: last[id] },
+    state ? { first: 0, last: steps.length - 1 } : { first: first[id], last: Math.max(last[id], released[id]) },
   );
   return { steps: dated, lives };
 }

@@ -117,6 +117,40 @@ describe('a prediction', () => {
     expect(Math.max(...p.phases.map((x) => x.liveBytes))).toBe(p.liveBytes);
   });
 
+  describe('of a run that validates', () => {
+    const settings = { data: { kind: 'moby-dick', blockSize: 64, batchSize: 8, validationFraction: 0.1 }, devices: 2 };
+    const model = { kind: 'demo-transformer', vocabSize: 211, ninp: 32, nhead: 2, nhid: 64, nlayers: 4 };
+    const planOf = (more: object, trainer: object = { validateEvery: 1 }) =>
+      planExperiment(parseConfig({ ...settings, model, ...more, trainer }), h200);
+
+    it('has a pass over held-out data beside the step of training, which takes less', () => {
+      for (const strategy of ['ddp', 'fsdp', 'fsdp_cpu_offload', { kind: 'fsdp', shardingStrategy: 'SHARD_GRAD_OP' }]) {
+        const [{ validation, ...step }, { validation: none, ...without }] = [
+          planOf({ strategy }),
+          planOf({ strategy }, {}),
+        ];
+        expect(none).toBeNull();
+        expect(sumCategories(validation!.byCategory)).toBe(validation!.liveBytes);
+        expect(validation!.byCategory.gradients).toBe(0);
+        expect(validation!.liveBytes).toBeLessThanOrEqual(step.liveBytes);
+        expect(validation!.estimateMs).toBeGreaterThan(0);
+        expect(validation!.estimateMs).toBeLessThan(step.estimateMs!);
+        expect([step.phases, step.estimateMs]).toEqual([without.phases, without.estimateMs]);
+      }
+    });
+
+    it('is that of the pass where that is the fuller one, as when all but the last layer is frozen', () => {
+      const frozen = { model: { ...model, freeze: ['transformer.*', 'embedding.*'] } };
+      const strategy = { kind: 'fsdp', shardingStrategy: 'SHARD_GRAD_OP' };
+      const plan = planOf({ ...frozen, strategy });
+      expect(plan.liveBytes).toBe(plan.validation!.liveBytes);
+      expect(plan.byCategory).toEqual(plan.validation!.byCategory);
+      expect(plan.liveBytes).toBeGreaterThan(Math.max(...plan.phases.map((phase) => phase.liveBytes)));
+      expect(plan.phases.map(({ phase }) => phase)).toEqual(['forward', 'backward', 'optimizer']);
+      expect(plan.peakBytes).toBeGreaterThanOrEqual(plan.liveBytes);
+    });
+  });
+
   it('of several batch shapes is that of the fullest, over one memory', () => {
     const shapes = [
       { batch: 1, tokens: 2 },

@@ -17,13 +17,20 @@ export interface PhasePeak {
   readonly byCategory: BytesByCategory;
 }
 
+/** A pass over one batch of held-out data: the most live bytes, what they are, and how long it takes. */
+export interface ValidationPass {
+  readonly liveBytes: number;
+  readonly byCategory: BytesByCategory;
+  readonly estimateMs: number;
+}
+
 /** What a run will cost, known without running it. Every rank costs the same. */
 export interface Prediction {
   readonly params: number;
   readonly world: number;
   /** Reserved: all buffers that a rank holds. */
   readonly peakBytes: number;
-  /** Most live at any step, and its split. */
+  /** Most live at any step, of training or of validation, and its split. */
   readonly liveBytes: number;
   readonly byCategory: BytesByCategory;
   /** Host memory of a rank: its mailbox regions, and what offload keeps on the host. */
@@ -47,6 +54,8 @@ export interface Prediction {
   /** What that time goes into along the chain of steps that wait for each other, and which of it is most. */
   readonly estimateSplitMs: Readonly<Record<Resource, number>>;
   readonly boundBy: Resource;
+  /** Null for a run that does not validate. */
+  readonly validation: ValidationPass | null;
 }
 
 /** The batch shape of a corpus. Throws StudioError `invalid-config` for a batches file: its shapes are in the file. */
@@ -70,7 +79,7 @@ export function planExperiment(
   return predictionOf(compileRun({ config, model, shapes, rank: 0, profile }), profile);
 }
 
-/** The prediction for a compiled run; with several batch shapes, of the fullest. */
+/** The prediction for a compiled run; phases, timeline and time are those of a step of training, of the fullest batch shape. */
 export function predictionOf(run: CompiledRun, profile: AdapterProfile): Prediction {
   const priced = run.steps.map((step) => {
     const live = liveBytes(step.schedule);
@@ -78,19 +87,24 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
     const peakAt = totals.indexOf(Math.max(...totals));
     return { step, live, totals, peakAt };
   });
-  const { step, live, totals, peakAt } = priced.reduce((a, b) => (b.totals[b.peakAt] > a.totals[a.peakAt] ? b : a));
+  const fuller = (a: (typeof priced)[number], b: (typeof priced)[number]) =>
+    b.totals[b.peakAt] > a.totals[a.peakAt] ? b : a;
+  const { step, live, totals } = priced.filter((_, i) => i !== run.evaluation).reduce(fuller);
+  const fullest = priced.reduce(fuller);
   const phases = (['forward', 'backward', 'optimizer'] as const).map((phase): PhasePeak => {
     const own = step.schedule.steps.filter((s) => s.phase === phase);
     const atStep = own.reduce((best, s) => (totals[s.id] > totals[best] ? s.id : best), own[0].id);
     return { phase, atStep, liveBytes: totals[atStep], byCategory: live[atStep] };
   });
-  const { totalSeconds, critical } = estimate(step.schedule, profile, ranksPerAdapter(profile, run.world));
+  const sharing = ranksPerAdapter(profile, run.world);
+  const { totalSeconds, critical } = estimate(step.schedule, profile, sharing);
+  const pass = run.evaluation === null ? null : priced[run.evaluation];
   return {
     params: parameterCount(run.model),
     world: run.world,
     peakBytes: run.memory.reservedBytes,
-    liveBytes: totals[peakAt],
-    byCategory: live[peakAt],
+    liveBytes: fullest.totals[fullest.peakAt],
+    byCategory: fullest.live[fullest.peakAt],
     hostBytes: hostBytesOf(run),
     phases,
     timeline: live.map((bytes, i) => ({ step: i, liveBytes: totals[i], byCategory: CATEGORIES.map((c) => bytes[c]) })),
@@ -105,5 +119,10 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
     estimateMs: totalSeconds * 1000,
     estimateSplitMs: Object.fromEntries(RESOURCES.map((r) => [r, critical[r] * 1000])) as Record<Resource, number>,
     boundBy: boundBy(critical),
+    validation: pass && {
+      liveBytes: pass.totals[pass.peakAt],
+      byCategory: pass.live[pass.peakAt],
+      estimateMs: estimate(pass.step.schedule, profile, sharing).totalSeconds * 1000,
+    },
   };
 }

@@ -11,7 +11,7 @@ import { readCalibration } from '../../engine/node/calibration-store.ts';
 import { prepareCorpus } from '../../engine/node/corpus.ts';
 import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
 import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
-import { type Prediction, planExperiment } from '../../engine/schedule/plan.ts';
+import { type Prediction, planExperiment, type ValidationPass } from '../../engine/schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
 import { CATEGORIES } from '../../engine/schedule/schedule.ts';
 import { readConfigFile } from './config-file.ts';
@@ -81,16 +81,17 @@ function toJson(prediction: Prediction, over: Over): string {
 }
 
 function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction, over: Over): string {
-  const { peakBytes, liveBytes, byCategory, phases, steps, params, world, hostBytes } = prediction;
+  const { peakBytes, liveBytes, byCategory, phases, validation, steps, params, world, hostBytes } = prediction;
   const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
   const { memoryBudgetMiB: budget, strategy } = config;
-  const head = ['', 'at the peak', ...phases.map(({ phase }) => phase)];
-  const rows = CATEGORIES.map((category) => [
-    category,
-    cell(byCategory[category]),
-    ...phases.map((phase) => cell(phase.byCategory[category])),
-  ]);
-  const total = ['live', cell(liveBytes), ...phases.map((phase) => cell(phase.liveBytes))];
+  const columns = [
+    { name: 'at the peak', liveBytes, byCategory },
+    ...phases.map((phase) => ({ name: phase.phase, ...phase })),
+    ...(validation ? [{ name: 'validation', ...validation }] : []),
+  ];
+  const head = ['', ...columns.map(({ name }) => name)];
+  const rows = CATEGORIES.map((category) => [category, ...columns.map((column) => cell(column.byCategory[category]))]);
+  const total = ['live', ...columns.map((column) => cell(column.liveBytes))];
   const fits = over
     ? ['does not fit', overflowMessage(over.overflow, over.fitting)]
     : budget === null
@@ -103,6 +104,7 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     `host memory ${mib(hostBytes)} per rank`,
     ...(strategy.kind === 'fsdp' && strategy.linkGBps !== null ? [linkWords(strategy.linkGBps)] : []),
     ...estimateLines(profile, prediction),
+    ...(validation ? [validationLine(config, validation)] : []),
     ...configHints(config).map(({ path, message }) => `${path}: ${message}`),
     '',
     'MiB of the fullest rank',
@@ -124,6 +126,12 @@ function estimateLines(
     `about ${seconds(estimateMs)} s a step, bound by ${RESOURCE_WORDS[boundBy]}, by ${from}`,
     `  of which ${split.join(', ')}`,
   ];
+}
+
+function validationLine({ trainer }: ExperimentConfig, { estimateMs }: ValidationPass): string {
+  const { validateEvery, validateBatches } = trainer;
+  const each = `${validateBatches} held-out ${validateBatches === 1 ? 'batch' : 'batches'}`;
+  return `validation every ${counted(validateEvery ?? 0, 'step')}: ${each}, about ${seconds(estimateMs * validateBatches)} s`;
 }
 
 function seconds(ms: number): string {

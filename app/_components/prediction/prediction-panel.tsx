@@ -126,6 +126,9 @@ function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; cal
       : []),
     ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, estimateTitle(plan, calibrated)]]),
     ['bound by', RESOURCE_WORDS[plan.boundBy], estimateTitle(plan, calibrated)],
+    ...(plan.validation
+      ? [['validation', `≈ ${formatMs(plan.validation.estimateMs)}`, validationTitle(plan.validation)]]
+      : []),
   ];
   return (
     <div className="mt-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
@@ -143,6 +146,10 @@ function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; cal
       </dl>
     </div>
   );
+}
+
+function validationTitle({ liveBytes }: NonNullable<Plan['validation']>): string {
+  return `each held-out batch; live at most ${formatBytes(liveBytes)}`;
 }
 
 /** What a step's time goes into, and where the rates are from. */
