@@ -1,4 +1,5 @@
 import { openAdapter } from '../engine/node/adapters.ts';
+import { mappedView } from '../engine/node/mapped-view.ts';
 import { parallelCopy } from '../engine/node/parallel-copy.ts';
 import { openSharedMailbox } from '../engine/node/shared-memory.ts';
 import { adapterProfile, openDevice } from '../engine/runtime/device.ts';
@@ -32,7 +33,12 @@ const mailbox = await openSharedMailbox({
   regions: run.regions,
   spin: !entry.software,
 });
-const executor = await Executor.create(run, open, mailbox, entry.software ? {} : { copy: parallelCopy });
+const executor = await Executor.create(
+  run,
+  open,
+  mailbox,
+  entry.software ? {} : { copy: parallelCopy, view: mappedView },
+);
 
 const step = async (kind: CollectiveKind, number: number): Promise<number> => {
   const feed = { step: number, shapeIndex: COLLECTIVES.indexOf(kind), inputs: [], targets: [], lrFactor: 1 };

@@ -21,7 +21,7 @@ import { GpuStepTrace } from './gpu-step-trace.ts';
 import { dispatchOnce, prepareInitialValues } from './initial-values.ts';
 import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
 import { type PlacedRange, Slabs } from './slabs.ts';
-import { DownloadSlot, readMapped, UploadSlot } from './staging.ts';
+import { DownloadSlot, type MappedView, readMapped, UploadSlot } from './staging.ts';
 import { assertUnshared } from './unshared.ts';
 
 export interface ExecutorOptions {
@@ -29,6 +29,8 @@ export interface ExecutorOptions {
   readonly recorder?: Recorder;
   /** How bytes move between mapped staging and the peers' memory; on this thread if left out. */
   readonly copy?: Copy;
+  /** How mapped staging is seen; as ranges if left out. */
+  readonly view?: MappedView;
   /** How long a step of training may go on with nothing done in any lane, in ms: longer than any wait for a peer. */
   readonly stallMs?: number;
 }
@@ -293,7 +295,7 @@ export class Executor implements RankEngine {
     const allRead = this.device(this.mailbox.beginWrite(region));
     await traced(trace, step.id, 'the peers, to have read what was there', allRead);
     const outbox = this.mailbox.outbox(region).subarray(0, bytes);
-    await this.device(readMapped(staging, bytes, (mapped) => this.copy(outbox, mapped)));
+    await this.device(readMapped(staging, bytes, (mapped) => this.copy(outbox, mapped), this.options.view));
     this.mailbox.publish(region);
   }
 
@@ -405,7 +407,9 @@ export class Executor implements RankEngine {
       );
       await allSettled(copies);
     };
-    const done = submitted.then(() => this.device(readMapped(staging.buffer, staging.size, copyOut)));
+    const done = submitted.then(() =>
+      this.device(readMapped(staging.buffer, staging.size, copyOut, this.options.view)),
+    );
     slot.hold(done);
     return { submitted, done };
   }
@@ -437,7 +441,7 @@ export class Executor implements RankEngine {
   private uploadSlot(buffer: GPUBuffer): UploadSlot {
     let slot = this.uploadSlots.get(buffer);
     if (!slot) {
-      slot = new UploadSlot(buffer);
+      slot = new UploadSlot(buffer, this.options.view);
       this.uploadSlots.set(buffer, slot);
     }
     return slot;

@@ -1,3 +1,9 @@
+/** The memory of so many bytes that begins where a mapped range does: for hosts where mapping it all as a range is costly. */
+export type MappedView = (start: ArrayBuffer, bytes: number) => Uint8Array<ArrayBuffer>;
+
+/** What is mapped as a range where the rest is seen through a MappedView. */
+const START_BYTES = 16;
+
 /**
  * A staging buffer that the host maps. For uploads it is mapped whenever the device does not read it; for downloads it is
  * mapped while the host reads.
@@ -8,7 +14,10 @@ export class UploadSlot {
   /** For each user that has not reopened it yet, in turn: lets the next one in. */
   private readonly letIn: ((mapped: Promise<void>) => void)[] = [];
 
-  constructor(private readonly buffer: GPUBuffer) {
+  constructor(
+    private readonly buffer: GPUBuffer,
+    private readonly view?: MappedView,
+  ) {
     this.free = buffer.mapAsync(GPUMapMode.WRITE);
     this.free.catch(() => undefined);
   }
@@ -19,7 +28,7 @@ export class UploadSlot {
     this.free = new Promise((resolve) => this.letIn.push(resolve));
     this.free.catch(() => undefined);
     await free;
-    return new Uint8Array(this.buffer.getMappedRange(0, roundUp(bytes)));
+    return mappedBytes(this.buffer, bytes, this.view);
   }
 
   /** Hands the slot to the device: commands may copy from it until `reopen`. */
@@ -55,14 +64,19 @@ export async function readMapped<T>(
   buffer: GPUBuffer,
   bytes: number,
   read: (mapped: Uint8Array<ArrayBuffer>) => T | Promise<T>,
+  view?: MappedView,
 ): Promise<T> {
-  const size = roundUp(bytes);
-  await buffer.mapAsync(GPUMapMode.READ, 0, size);
+  await buffer.mapAsync(GPUMapMode.READ, 0, Math.max(START_BYTES, roundUp(bytes)));
   try {
-    return await read(new Uint8Array(buffer.getMappedRange(0, size), 0, bytes));
+    return await read(mappedBytes(buffer, bytes, view));
   } finally {
     buffer.unmap();
   }
+}
+
+function mappedBytes(buffer: GPUBuffer, bytes: number, view?: MappedView): Uint8Array<ArrayBuffer> {
+  if (view) return view(buffer.getMappedRange(0, START_BYTES), bytes);
+  return new Uint8Array(buffer.getMappedRange(0, roundUp(bytes)), 0, bytes);
 }
 
 /** mapAsync and getMappedRange take multiples of 4; slots are whole multiples of 16. */
