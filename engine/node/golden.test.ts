@@ -76,6 +76,11 @@ const together = [
   [2.463091899, 2.174220893, 0.709991513],
   [2.420644662, 2.111033703, 0.660649615],
 ];
+/** The same from step 1 on with gradients clipped to a norm of 0.5. */
+const clipped = [
+  [2.511943875, 2.252439031, 0.776141681],
+  [2.463055027, 2.173380456, 0.709409976],
+];
 /** L2 norms of gradients of A, and their first elements. */
 const gradients: Record<string, { norm: number; first?: number[] }> = {
   'embedding.weight': { norm: 0.3462647688 },
@@ -106,6 +111,20 @@ describe.each(Object.keys(places))('golden numbers, on %s', (place) => {
       expect(second.lossMean).toBe(first.lossMean);
     }
   });
+
+  it.each(['ddp', 'fsdp', 'fsdp_cpu_offload'])(
+    'losses and norms of two ranks that clip, under %s',
+    async (strategy) => {
+      const optimizer = { kind: 'adam', lr: 0.01 };
+      const config = { devices: 2, strategy, optimizer, trainer: { gradientClipVal: 0.5 } };
+      const [, ...outcomes] = await losses(places[place](), config, 1 + clipped.length);
+      for (const [i, [first, second]] of outcomes.entries()) {
+        expectClose(first.loss, clipped[i][0], 1e-6, `rank 0's loss of step ${i + 1}`);
+        expectClose(second.loss, clipped[i][1], 1e-6, `rank 1's loss of step ${i + 1}`);
+        expectClose(first.gradNorm, clipped[i][2], 2e-6, `the norm of step ${i + 1}`);
+      }
+    },
+  );
 
   it('gradients', async () => {
     const found = await gradientsOf(places[place](), golden({ devices: 1 }));
