@@ -4,6 +4,7 @@ import { parseConfig } from '../config.ts';
 import { buildModel } from '../model/build-model.ts';
 import { adapterProfile, type OpenDevice, openDevice } from '../runtime/device.ts';
 import { type Copy, Executor } from '../runtime/executor.ts';
+import type { MappedView } from '../runtime/staging.ts';
 import { compileRun } from '../schedule/compile.ts';
 import { randomChoice } from '../schedule/fixtures/interleaving.ts';
 import { smallModel } from '../schedule/fixtures/small-runs.ts';
@@ -11,6 +12,8 @@ import type { AdapterProfile } from '../schedule/profile.ts';
 import type { StepOutcome } from '../schedule/rank-engine.ts';
 import { fillRank, freshParameters } from '../trainer/state.ts';
 import { openAdapter } from './adapters.ts';
+import { mappedView } from './mapped-view.ts';
+import { parallelCopy } from './parallel-copy.ts';
 
 /** Copies of a lane overlap: they may end in any order, and one that never ends is told of. */
 
@@ -27,13 +30,13 @@ afterAll(() => open?.close());
 const batch = { batch: 2, tokens: 5 };
 const tokens = (seed: number) => Uint32Array.from({ length: 10 }, (_, i) => (seed * 7 + i * 5) % 11);
 
-async function train(strategy: unknown, devices: number, copy: Copy | undefined, stallMs?: number) {
+async function train(strategy: unknown, devices: number, copy: Copy | undefined, stallMs?: number, view?: MappedView) {
   const config = parseConfig({ model: smallModel, devices, strategy, optimizer: { kind: 'adam' } });
   const model = buildModel(config.model, null);
   const ranks = Array.from({ length: devices }, (_, rank) => rank);
   const runs = ranks.map((rank) => compileRun({ config, model, shapes: [batch], rank, profile }));
   const mailboxes = openInProcessMailboxes(devices, runs[0].regions);
-  const options = { ...(copy ? { copy } : {}), ...(stallMs ? { stallMs } : {}) };
+  const options = { ...(copy ? { copy } : {}), ...(stallMs ? { stallMs } : {}), ...(view ? { view } : {}) };
   const engines = await Promise.all(runs.map((run, r) => Executor.create(run, open, mailboxes[r], options)));
   await Promise.all(engines.map((engine, r) => fillRank(engine, runs[r], freshParameters(config.trainer.seed))));
   const outcomes: StepOutcome[][] = [];
@@ -73,6 +76,27 @@ describe('copies that end in any order give the same bits', () => {
   ])('%i rank(s), %j', async (devices, strategy) => {
     expect(await train(strategy, devices, uneven(5))).toEqual(await train(strategy, devices, undefined));
   });
+});
+
+it.each([
+  [2, 'fsdp'],
+  [2, 'fsdp_cpu_offload'],
+])('staging seen through views, copied by threads: the same bits: %i ranks, %s', async (devices, strategy) => {
+  const plain = await train(strategy, devices, undefined);
+  expect(await train(strategy, devices, parallelCopy, undefined, mappedView)).toEqual(plain);
+});
+
+it('a view is made once, however often its buffer is mapped', async () => {
+  const buffer = open.device.createBuffer({ size: 4096, usage: GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC });
+  const views: Uint8Array[] = [];
+  for (let round = 0; round < 3; round++) {
+    await buffer.mapAsync(GPUMapMode.WRITE);
+    views.push(mappedView(buffer.getMappedRange(0, 16), 4096));
+    buffer.unmap();
+  }
+  expect(new Set(views.map((view) => view.buffer)).size).toBe(1);
+  expect(views[0]).toHaveLength(4096);
+  buffer.destroy();
 });
 
 it('a copy that never ends is an error that says where each lane stands', async () => {
