@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { builtInProfiles, ratesOf } from '../../engine/schedule/profile.ts';
+import { ratesOf } from '../../engine/schedule/fixtures/rates-of.ts';
+import { builtInProfiles } from '../../engine/schedule/profile.ts';
 import { adapterHint, profileFor } from './adapter-profile.ts';
 import type { Devices } from './api.ts';
 

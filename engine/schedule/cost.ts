@@ -1,3 +1,4 @@
+import { StudioError } from '../errors.ts';
 import type { Kernel } from '../ops/kernel.ts';
 import type { AdapterProfile } from './profile.ts';
 import { kernelClass } from './rates.ts';
@@ -120,6 +121,8 @@ class Lanes {
       if (turn.lane === 'compute') this.compute(turn);
       else this.transfer(turn.steps[0]);
     }
+    if (queues.some(({ turns, next }) => next < turns.length))
+      throw new StudioError('internal', 'the steps of a schedule wait for each other');
     const critical = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0 };
     for (let m: Moment | null = this.last; m; m = m.before)
       for (const resource of RESOURCES) critical[resource] += m.spent[resource] ?? 0;

@@ -3,10 +3,11 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { boundBy, estimate, RESOURCES } from './cost.ts';
+import { ratesOf } from './fixtures/rates-of.ts';
 import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { sumCategories } from './memory.ts';
 import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
-import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter, ratesOf } from './profile.ts';
+import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter } from './profile.ts';
 import type { KernelRate } from './rates.ts';
 import { CATEGORIES } from './schedule.ts';
 

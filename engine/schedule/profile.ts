@@ -103,14 +103,6 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
   },
 };
 
-/** The rates of a profile by themselves. */
-export function ratesOf(profile: AdapterProfile): AdapterRates {
-  const { kernels, switchSeconds, dispatchSeconds, roundTripSeconds } = profile;
-  const { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = profile;
-  const links = { uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond };
-  return { kernels, switchSeconds, dispatchSeconds, roundTripSeconds, ...links };
-}
-
 /** The part of GPUAdapter's limits that a profile needs. */
 export interface ProfileLimits {
   readonly minStorageBufferOffsetAlignment: number;

@@ -6,7 +6,8 @@ import { pino } from 'pino';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import type { AdapterEntry } from '../../engine/node/adapters.ts';
 import { readCalibration, writeCalibration } from '../../engine/node/calibration-store.ts';
-import { builtInProfiles, ratesOf } from '../../engine/schedule/profile.ts';
+import { ratesOf } from '../../engine/schedule/fixtures/rates-of.ts';
+import { builtInProfiles } from '../../engine/schedule/profile.ts';
 import { openTestStudio } from '../fixtures/test-studio.ts';
 import { IdleCalibration } from './idle-calibration.ts';
 
