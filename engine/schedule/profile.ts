@@ -82,7 +82,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     offsetAlignmentBytes: 16,
     maxBindingBytes: 2 * GiB - 4,
     maxBufferBytes: 32 * GiB,
-    stagingSlotBytes: 16 * MiB,
+    stagingSlotBytes: 32 * MiB,
     againFromBytes: 256 * KiB,
     kernels: {
       ...kernelRates(2.9e-6, 45e12, 4e12),
