@@ -106,7 +106,7 @@ describe('a trace as it is drawn', () => {
     expect(layout.ranks[0].mostLiveBytes).toBe(40);
     expect(sharesOf(trace(0, 0))).toEqual({
       compute: [{ label: 'matmul', ms: 3, times: 2 }],
-      waits: [{ label: 'all-gather root (comm)', ms: 5, times: 2 }],
+      waits: [{ label: 'all-gather (comm)', ms: 5, times: 2 }],
       busyMs: 3,
       waitMs: 5,
     });

@@ -173,10 +173,18 @@ export function sharesOf(trace: RankTrace): { compute: Share[]; waits: Share[]; 
   for (const { lane, kind, label, startMs, endMs } of trace.steps)
     if (lane === 'compute' && kind !== 'free') add(compute, label, endMs - startMs);
   for (const { step, for: cause, startMs, endMs } of trace.waits)
-    if (trace.steps[step].lane === 'compute') add(waits, cause.replace(/^step \d+, /, ''), endMs - startMs);
+    if (trace.steps[step].lane === 'compute') add(waits, causeWords(trace, cause), endMs - startMs);
   const longest = (shares: Map<string, Share>) => [...shares.values()].sort((a, b) => b.ms - a.ms);
   const total = (shares: Map<string, Share>) => sum([...shares.values()].map(({ ms }) => ms));
   return { compute: longest(compute), waits: longest(waits), busyMs: total(compute), waitMs: total(waits) };
+}
+
+/** What a wait was for, of whatever unit: "all-gather forward (comm)". */
+function causeWords({ steps }: RankTrace, cause: string): string {
+  const id = /^step (\d+),/.exec(cause)?.[1];
+  if (id === undefined) return cause;
+  const { label, unit, lane } = steps[Number(id)];
+  return `${label.replace(unit, '').replaceAll(/ +/g, ' ').trim()} (${lane})`;
 }
 
 /** Round moments across a window, at most `most` of them. */

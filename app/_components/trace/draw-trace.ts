@@ -139,10 +139,15 @@ function drawRow(surface: TraceSurface, layout: TraceLayout, row: TraceRow, hatc
   context.fillStyle = colour('var(--sunken)');
   context.fillRect(gutterPx, row.topPx, widthPx, ROW_PX);
   context.textAlign = 'left';
+  let painted = '';
   for (const [index, slice] of row.slices.entries()) {
     if (slice.endMs < window.fromMs || slice.startMs > window.toMs) continue;
     const from = xOf(surface, slice.startMs);
     const width = Math.max(xOf(surface, slice.endMs) - from, slice.kind === 'step' ? 0.75 : 0);
+    // Of many that are narrower than a pixel, one of a kind is painted in each half of it.
+    const here = width < 1 ? `${Math.floor(from * 2)} ${slice.kind} ${slice.inside} ${steps[slice.step].kind}` : '';
+    if (here !== '' && here === painted) continue;
+    painted = here;
     const isWait = slice.kind === 'wait';
     const { kind, label: name } = steps[slice.step];
     if (slice.inside) {
