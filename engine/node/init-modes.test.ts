@@ -108,8 +108,19 @@ describe('what is held while a rank is filled', () => {
   const config = (mode: string, strategy: object | string = 'fsdp') => ({ devices: 3, strategy, init: { mode } });
   const bytes = (tensors: readonly TouchedTensor[]) => tensors.reduce((sum, t) => sum + t.bytes, 0);
 
-  it.each([0, 2])("empty: rank %i's own shards and one piece of a unit beside them", async (rank) => {
-    const { run, touched, asked } = await filled(config('empty'), rank);
+  const sharded = (shardingStrategy: string, deviceMesh: number[] | null = null) => ({
+    kind: 'fsdp',
+    shardingStrategy,
+    deviceMesh,
+  });
+  it.each([
+    ['FULL_SHARD', 3, 0, sharded('FULL_SHARD')],
+    ['FULL_SHARD', 3, 2, sharded('FULL_SHARD')],
+    ['SHARD_GRAD_OP', 3, 1, sharded('SHARD_GRAD_OP')],
+    ['HYBRID_SHARD', 4, 3, sharded('HYBRID_SHARD', [2, 2])],
+    ['HYBRID_SHARD_ZERO2', 4, 2, sharded('HYBRID_SHARD_ZERO2', [2, 2])],
+  ])('empty, %s of %i: what rank %i keeps, and one piece of a unit beside it', async (_, devices, rank, strategy) => {
+    const { run, touched, asked } = await filled({ devices, strategy, init: { mode: 'empty' } }, rank);
     const { schedule, groups } = run.steps[0];
     const state = schedule.tensors.filter((t) => t.state);
     expect(touched.map((t) => t.name).toSorted()).toEqual(state.map((t) => t.name).toSorted());
