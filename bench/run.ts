@@ -34,6 +34,7 @@ const benches: Readonly<Record<string, Bench>> = {
     load: () => import('./attention.ts'),
   },
   matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
+  'matmul-half': { about: 'products of halves on tensor cores', load: () => import('./matmul-half.ts') },
 };
 
 const [name, ...args] = process.argv.slice(2);

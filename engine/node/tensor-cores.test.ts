@@ -1,8 +1,4 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { attentionParamsOf } from '../ops/attention/attention.cases.ts';
-import { attention } from '../ops/attention/attention.ts';
-import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
-import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
@@ -44,19 +40,11 @@ const products: readonly (readonly [Kernel, readonly string[]])[] = [
   [matmulTN, ['b']],
 ];
 
-const ATTENTION = attentionParamsOf({ name: '', B: 1, T: 70, H: 2, HD: 16, causal: 1, dropout: 0.1 });
-const attentions: typeof products = [
-  [attention, ['qkv']],
-  [attentionGradQ, ['qkv', 'out']],
-  [attentionGradKV, ['qkv']],
-];
-
-const shaders = [...products, ...attentions].flatMap(([kernel, halves]) => {
-  const params = kernel.name.startsWith('attention') ? ATTENTION : PARAMS;
-  const product = onTensorCores(kernel, halves, params)!;
+const shaders = products.flatMap(([kernel, halves]) => {
+  const product = onTensorCores(kernel, halves, PARAMS)!;
   return product.tiled!.special!.map((variant) => {
     const one: Kernel = { ...product, tiled: { ...variant, fits: () => true, special: undefined } };
-    return [`${product.name} ${variant.name}`, shaderSource(one, params, true)] as const;
+    return [`${product.name} ${variant.name}`, shaderSource(one, PARAMS, true)] as const;
   });
 });
 
@@ -99,14 +87,7 @@ describe('16-mixed with products of halves, in the interpreter', () => {
     const names = new Set(
       mixed.runs[0].steps[0].schedule.steps.flatMap((s) => dispatches(s.action).map((d) => d.kernel.name)),
     );
-    for (const name of [
-      'matmul-nt-bias',
-      'matmul-nn',
-      'matmul-tn',
-      'attention',
-      'attention-grad-q',
-      'attention-grad-kv',
-    ])
+    for (const name of ['matmul-nt-bias', 'matmul-nn', 'matmul-tn'])
       expect(
         [...names].some((n) => n.startsWith(`${name}, half`) && n.endsWith('tensor cores')),
         name,

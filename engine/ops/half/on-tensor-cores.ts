@@ -1,7 +1,3 @@
-import { attention } from '../attention/attention.ts';
-import { attentionGradKV } from '../attention/attention-grad-kv.ts';
-import { attentionGradQ } from '../attention/attention-grad-q.ts';
-import { attentionForwardMatrix, attentionGradKVMatrix, attentionGradQMatrix } from '../attention/attention-matrix.ts';
 import type { Kernel, Params, TiledVariant, View } from '../kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../matmul/matmul.ts';
 import { matrixVariants } from '../matmul/matmul-matrix.ts';
@@ -18,21 +14,12 @@ const layouts: ReadonlyMap<Kernel, MatmulLayout> = new Map([
   [matmulTN, 'tn'],
 ]);
 
-/** Attention and its gradients: the operands that must be halves, and the variant. */
-const attentions: ReadonlyMap<Kernel, { readonly halves: readonly string[]; readonly variant: TiledVariant }> = new Map(
-  [
-    [attention, { halves: ['qkv'], variant: attentionForwardMatrix(2) }],
-    [attentionGradQ, { halves: ['qkv', 'out'], variant: attentionGradQMatrix(2) }],
-    [attentionGradKV, { halves: ['qkv'], variant: attentionGradKVMatrix(2) }],
-  ],
-);
-
 const made = new WeakMap<Kernel, Kernel>();
 
 /**
- * A matmul, attention or a gradient of it with some operands stored as halves, as withHalves makes it, on tensor cores: factors
- * that are stored as float32 are rounded to halves first, sums are float32. Null where the kernel is another, or of a shape that
- * has no such variant or gains nothing by it. The same kernel and names give the same object.
+ * The matmul with some operands stored as halves, as withHalves makes it, on tensor cores: factors that are stored as float32
+ * are rounded to halves first, sums are float32. Null where the kernel is no matmul, or of a shape that has no such variant or
+ * gains nothing by it. The same kernel and names give the same object.
  */
 export function onTensorCores(kernel: Kernel, halves: readonly string[], params: Params): Kernel | null {
   const halved = withHalves(kernel, halves);
@@ -45,8 +32,6 @@ export function onTensorCores(kernel: Kernel, halves: readonly string[], params:
 }
 
 function variantsOf(kernel: Kernel, halves: readonly string[]): readonly TiledVariant[] {
-  const known = attentions.get(kernel);
-  if (known) return known.halves.every((name) => halves.includes(name)) ? [known.variant] : [];
   const layout = layouts.get(kernel);
   const bias = kernel.operands.some(({ name }) => name === 'bias');
   // A bias in float32 has no place among products of halves.

@@ -1,4 +1,5 @@
 import type { Kernel } from '../kernel.ts';
+import { quadsTiled } from '../quads.ts';
 import { elementwiseWgsl, stridedThreads } from '../strided.ts';
 import { halfWgsl, halfWords, packHalves } from './half.ts';
 
@@ -28,5 +29,14 @@ fn element(w: u32) {
   if (2u * w + 1u < p.n) { word |= halfOf(x[p.xOffset + 2u * w + 1u]) << 16u; }
   out[w] = word;
 }`,
+  ),
+  tiled: quadsTiled(
+    ['x', 'out'],
+    `${halfWgsl}
+fn quad(q: u32) {
+  let v = x[p.xOffset / 4u + q];
+  out[q] = vec2u(halfOf(v.x) | (halfOf(v.y) << 16u), halfOf(v.z) | (halfOf(v.w) << 16u));
+}`,
+    ['xOffset'],
   ),
 };

@@ -1,4 +1,5 @@
 import type { Kernel } from '../kernel.ts';
+import { quadsTiled } from '../quads.ts';
 import { elementwiseWgsl, stridedThreads } from '../strided.ts';
 import { halfWgsl, roundToHalf } from './half.ts';
 
@@ -15,4 +16,13 @@ export const roundHalf: Kernel = {
     for (let e = 0; e < n; e++) x[e] = roundToHalf(x[e]);
   },
   wgsl: elementwiseWgsl('p.n', `${halfWgsl}\nfn element(e: u32) { x[e] = ofHalf(halfOf(x[e])); }`),
+  tiled: quadsTiled(
+    ['x'],
+    `${halfWgsl}
+fn nearest(v: f32) -> f32 { return ofHalf(halfOf(v)); }
+fn quad(q: u32) {
+  let v = x[q];
+  x[q] = vec4f(nearest(v.x), nearest(v.y), nearest(v.z), nearest(v.w));
+}`,
+  ),
 };

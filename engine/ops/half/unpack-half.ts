@@ -1,4 +1,5 @@
 import type { Kernel } from '../kernel.ts';
+import { quadsTiled } from '../quads.ts';
 import { elementwiseWgsl, stridedThreads } from '../strided.ts';
 import { halfWgsl, unpackHalves } from './half.ts';
 
@@ -21,5 +22,13 @@ export const unpackHalf: Kernel = {
     'p.n',
     `${halfWgsl}
 fn element(e: u32) { out[e] = ofHalf((x[e / 2u] >> (16u * (e & 1u))) & 0xffffu); }`,
+  ),
+  tiled: quadsTiled(
+    ['x', 'out'],
+    `${halfWgsl}
+fn quad(q: u32) {
+  let words = x[q];
+  out[q] = vec4f(ofHalf(words.x & 0xffffu), ofHalf(words.x >> 16u), ofHalf(words.y & 0xffffu), ofHalf(words.y >> 16u));
+}`,
   ),
 };

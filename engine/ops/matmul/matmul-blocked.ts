@@ -1,4 +1,4 @@
-import type { TiledVariant } from '../kernel.ts';
+import type { Params, TiledVariant } from '../kernel.ts';
 import { columnSumWgsl, storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
@@ -23,6 +23,8 @@ export interface BlockShape {
 }
 
 const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, double: false, warps: true, wholeC: true };
+/** For results of few tiles: of half as many rows each, so that more multiprocessors have one. */
+const MEDIUM: BlockShape = { ...LARGE, M: 64, K: 32, rows: 4 };
 const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4, double: false };
 
 /** Sums of up to so many products are bound by the bytes of the result. */
@@ -41,13 +43,17 @@ export function blockedVariants(layout: MatmulLayout, bias: boolean, sums = fals
       fits: (params) => params.M >= 128 && params.N >= 128 && params.K > FEW && variant.fits(params),
     };
   };
-  if (layout === 'nt') return [large(LARGE), large({ ...LARGE, wholeC: false })];
-  if (layout === 'nn') return [large(LARGE)];
+  const medium = large(MEDIUM);
+  const whole = [{ ...medium, fits: (params: Params) => isDeep(params) && medium.fits(params) }, large(LARGE)];
+  if (layout === 'nt') return [...whole, large({ ...LARGE, wholeC: false })];
+  if (layout === 'nn') return whole;
   const few = blockedVariant(layout, bias, FEW_TERMS, sums);
-  return [
-    ...(sums ? [] : [large(LARGE)]),
-    { ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) },
-  ];
+  return [...(sums ? [] : whole), { ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) }];
+}
+
+/** Whether a result has few large tiles, about half as many as an H200 has multiprocessors, and each of them much to add. */
+function isDeep({ M, N, K }: Params): boolean {
+  return Math.ceil(M / LARGE.M) * Math.ceil(N / LARGE.N) <= 80 && K >= 256;
 }
 
 /** The variant of one shape, which fits wherever operands are aligned. */

@@ -19,8 +19,8 @@ export interface MatrixShape {
   readonly K: number;
   readonly rows: number;
   readonly columns: number;
-  /** Whether two tiles lie in workgroup memory in turns, which saves a barrier. */
-  readonly double: boolean;
+  /** Subgroups that share the same outputs, each of which adds its part of the staged terms. */
+  readonly slices: number;
 }
 
 /** What a and b are stored as, and whether there is a bias, which then is halves. */
@@ -31,57 +31,44 @@ export interface MatrixOperands {
 }
 
 /** Extensions, and the rule that a subgroup's work be told from subgroup_id: `local.y` is it for a workgroup 32 threads wide. */
-export const MATRIX_DIRECTIVES = `enable f16;
+const DIRECTIVES = `enable f16;
 enable subgroups;
 enable chromium_experimental_subgroup_matrix;
 diagnostic(off, chromium.subgroup_matrix_uniformity);`;
 
-const block = (M: number, N: number, K: number, rows: number, columns: number, double = false): MatrixShape => ({
-  M,
-  N,
-  K,
-  rows,
-  columns,
-  double,
-});
-
-/** Tiles from large to small: the larger, the fewer bytes a product needs, and the fewer workgroups there are. */
+/** From large to small: the larger a tile, the fewer bytes a product needs, and the fewer workgroups there are. */
 const SHAPES: readonly MatrixShape[] = [
-  block(128, 256, 32, 64, 64),
-  block(128, 128, 32, 64, 64),
-  block(64, 64, 32, 32, 32),
+  { M: 128, N: 128, K: 32, rows: 64, columns: 64, slices: 1 },
+  { M: 64, N: 64, K: 64, rows: 64, columns: 64, slices: 4 },
 ];
 
-/** Multiprocessors of an H200: fewer workgroups than that leave some idle. */
-const MULTIPROCESSORS = 132;
+/** Workgroups of the larger tile below which many of an H200's 132 multiprocessors are idle. */
+const BUSY = 90;
 /** Below so many rows, columns or terms the bytes and not the arithmetic take the time. */
 const WORTH_MATRICES = 128;
 
 /** The variants for these operands; of each shape of product the one with the largest tile that keeps the device busy. */
 export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): TiledVariant[] {
-  return SHAPES.map((shape, i) => {
+  return SHAPES.filter(({ slices }) => slices === 1 || !operands.bias).map((shape) => {
     const variant = matrixVariant(layout, operands, shape);
-    const last = i === SHAPES.length - 1;
-    const busy = (params: Params) => last || groupsOf(shape, params) >= MULTIPROCESSORS * 0.9;
+    const busy = ({ M, N }: Params) => Math.ceil(M / 128) * Math.ceil(N / 128) >= BUSY;
     const worth = ({ M, N, K }: Params) => Math.min(M, N, K) >= WORTH_MATRICES;
-    return { ...variant, fits: (params) => worth(params) && busy(params) && variant.fits(params) };
+    const suits = (params: Params) => operands.bias || busy(params) === (shape.slices === 1);
+    return { ...variant, fits: (params) => worth(params) && suits(params) && variant.fits(params) };
   });
-}
-
-function groupsOf(shape: MatrixShape, { M, N }: Params): number {
-  return Math.ceil(M / shape.M) * Math.ceil(N / shape.N);
 }
 
 /**
  * On tensor cores: products of halves, added in float32. Operands that are float32 are rounded to halves while they are staged
  * in workgroup memory, as torch.autocast rounds them; the next tile is fetched into registers meanwhile. Each subgroup holds
  * its outputs in 16x16 accumulators, each a variable of its own (an array of them is ten times slower on an H200). The bias
- * is one more term of the sums, with 1 as its other factor. Whole tiles are stored as they are; those that cross an edge,
- * and those with relu, through workgroup memory.
+ * is one more term of the sums, with 1 as its other factor. Whole tiles are stored as they are; those that cross an edge, those
+ * with relu and those of several slices, through workgroup memory.
  */
 export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, shape: MatrixShape): TiledVariant {
-  const { M, N, K, rows, columns, double } = shape;
-  const subgroups = (M / rows) * (N / columns);
+  const { M, N, K, rows, columns, slices } = shape;
+  const blocks = (M / rows) * (N / columns);
+  const subgroups = blocks * slices;
   const threads = subgroups * LANES;
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
@@ -91,11 +78,12 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
   const tileColumns = range(columns / TILE);
   const sum = (i: number, j: number) => `c${i}_${j}`;
   const sums = tileRows.flatMap((i) => tileColumns.map((j) => ({ name: sum(i, j), row: i * TILE, column: j * TILE })));
-  const multiply = (which: number, terms: number) => {
+  const multiply = (terms: number) => {
     const steps = range(terms / TILE).map((step) => {
-      const left = tileRows.map((i) => `let l${i} = ${a.load(which, `rows0 + ${i * TILE}u`, step * TILE)};`);
+      const k = `terms0 + ${step * TILE}u`;
+      const left = tileRows.map((i) => `let l${i} = ${a.load(`rows0 + ${i * TILE}u`, k)};`);
       const right = tileColumns.map(
-        (j) => `let r${j} = ${b.load(which, `columns0 + ${j * TILE}u`, step * TILE)};
+        (j) => `let r${j} = ${b.load(`columns0 + ${j * TILE}u`, k)};
       ${tileRows.map((i) => `${sum(i, j)} = subgroupMatrixMultiplyAccumulate(l${i}, r${j}, ${sum(i, j)});`).join('\n      ')}`,
       );
       return `{
@@ -106,63 +94,32 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
   };
   const fetch = `${a.fetch}
     ${b.fetch}`;
-  const stage = (which: number) => `${a.stage(which)}
-    ${b.stage(which)}`;
-  const main = double
-    ? `loop {
-    var last = k0 + ${K}u >= p.K;
-    k0 += ${K}u;
-    if (!last) {
-    ${fetch}
-    }
-    ${multiply(0, K)}
-    if (last) { break; }
-    ${stage(1)}
-    workgroupBarrier();
-    last = k0 + ${K}u >= p.K;
-    k0 += ${K}u;
-    if (!last) {
-    ${fetch}
-    }
-    ${multiply(1, K)}
-    if (last) { break; }
-    ${stage(0)}
-    workgroupBarrier();
-  }`
-    : `loop {
-    let last = k0 + ${K}u >= p.K;
-    k0 += ${K}u;
-    if (!last) {
-    ${fetch}
-    }
-    ${multiply(0, K)}
-    if (last) { break; }
-    workgroupBarrier();
-    ${stage(0)}
-    workgroupBarrier();
-  }`;
+  const stage = `${a.stage}
+    ${b.stage}`;
   return {
-    name: `matrix-${M}x${N}x${K}${double ? 'd' : ''}-${rows}x${columns}`,
-    directives: MATRIX_DIRECTIVES,
+    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}`,
+    directives: DIRECTIVES,
     vectors: [...(operands.a === 'f32' ? ['a'] : []), ...(operands.b === 'f32' ? ['b'] : [])],
     octets: [...(operands.a === 'f16' ? ['a'] : []), ...(operands.b === 'f16' ? ['b'] : [])],
     workgroupSize: [LANES, subgroups, 1],
     workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
     fits: (params) => fitsMatrices(layout, operands, params),
     wgsl: `
-${a.declare(double ? 2 : 1)}
-${b.declare(double ? 2 : 1)}
+${a.declare}
+${b.declare}
 var<workgroup> scratch: array<f32, ${subgroups * TILE * TILE}>;
 ${a.wgsl}
 ${b.wgsl}
 ${operands.bias ? BIAS_WGSL : ''}
 fn finish(m0: u32, n0: u32, held: u32, lane: u32) {
-  for (var e = lane; e < ${TILE * TILE}u; e += ${LANES}u) {
+  for (var e = lane; e < ${TILE * TILE}u; e += ${LANES * slices}u) {
     let m = m0 + e / ${TILE}u;
     let n = n0 + e % ${TILE}u;
     if (m < p.M && n < p.N) {
       let at = p.cOffset + m * p.ldc + n;
-      var value = scratch[held + e];
+      var value = ${range(slices)
+        .map((slice) => `scratch[held + e + ${slice * blocks * TILE * TILE}u]`)
+        .join(' + ')};
       if (p.accumulate != 0u) { value += c[at]; }
       ${operands.bias ? 'if (p.relu != 0u && value < 0.0) { value = 0.0; }' : ''}
       c[at] = value;
@@ -172,9 +129,12 @@ fn finish(m0: u32, n0: u32, held: u32, lane: u32) {
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let n0 = group.x * ${N}u;
   let m0 = group.y * ${M}u;
-  let rows0 = local.y / ${N / columns}u * ${rows}u;
-  let columns0 = local.y % ${N / columns}u * ${columns}u;
-  let whole = m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${operands.bias ? ' && p.relu == 0u' : ''};
+  let block = local.y % ${blocks}u;
+  let slice = local.y / ${blocks}u;
+  let rows0 = block / ${N / columns}u * ${rows}u;
+  let columns0 = block % ${N / columns}u * ${columns}u;
+  let terms0 = slice * ${K / slices}u;
+  let whole = ${slices === 1} && m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${operands.bias ? ' && p.relu == 0u' : ''};
   ${sums.map(({ name }) => `var ${name}: subgroup_matrix_result<f32, ${TILE}, ${TILE}>;`).join('\n  ')}
   ${a.registers} ${b.registers}
   let to = p.cOffset + (m0 + rows0) * p.ldc + n0 + columns0;
@@ -186,12 +146,23 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       )
       .join('\n    ')}
   }
-  ${operands.bias ? biasTerm(M, N, K, bAlongK, threads, multiply(0, TILE)) : ''}
+  ${operands.bias ? biasTerm(M, N, K, bAlongK, threads, multiply(TILE)) : ''}
   var k0 = 0u;
   ${fetch}
-  ${stage(0)}
+  ${stage}
   workgroupBarrier();
-  ${main}
+  loop {
+    let last = k0 + ${K}u >= p.K;
+    k0 += ${K}u;
+    if (!last) {
+    ${fetch}
+    }
+    ${multiply(K / slices)}
+    if (last) { break; }
+    workgroupBarrier();
+    ${stage}
+    workgroupBarrier();
+  }
   if (whole) {
     ${sums
       .map(
@@ -209,7 +180,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
         column,
       }) => `subgroupMatrixStore<row_major>(&scratch, local.y * ${TILE * TILE}u, ${name}, ${TILE}u);
   workgroupBarrier();
-  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, local.y * ${TILE * TILE}u, local.x);
+  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, block * ${TILE * TILE}u, slice * ${LANES}u + local.x);
   workgroupBarrier();`,
     )
     .join('\n  ')}
@@ -240,14 +211,14 @@ function fitsMatrices(layout: MatmulLayout, operands: MatrixOperands, params: Pa
 }
 
 interface StagedOperand {
-  /** The workgroup memory of one tile or of two. */
-  declare(tiles: number): string;
+  /** The workgroup memory of a tile. */
+  readonly declare: string;
   readonly registers: string;
   /** Reads the part of this thread at k0 into registers; terms past the last are 0 in a and whatever in b. */
   readonly fetch: string;
-  stage(which: number): string;
+  readonly stage: string;
   /** One matrix of 16x16 from the rows (a) or columns (b) at `outer` and the terms at `k` of the tile. */
-  load(which: number, outer: string, k: number): string;
+  load(outer: string, k: string): string;
   readonly wgsl: string;
 }
 
@@ -288,10 +259,7 @@ function stagedOperand(
   // A matrix of a is 16 rows of its terms, one of b 16 columns of theirs.
   const byRows = (name === 'a') === alongK;
   return {
-    declare: (tiles) =>
-      range(tiles)
-        .map((i) => `var<workgroup> ${name}_tile${i}: array<vec4<f16>, ${((alongK ? extent : K) * stride) / 4}>;`)
-        .join('\n'),
+    declare: `var<workgroup> ${name}_tile: array<vec4<f16>, ${((alongK ? extent : K) * stride) / 4}>;`,
     registers: fetches
       .map((i) => (half ? `var ${name}${i} = vec4u();` : `var ${name}${i} = vec4f(); var ${name}${i}_high = vec4f();`))
       .join(' '),
@@ -305,20 +273,18 @@ function stagedOperand(
         ),
       )
       .join('\n    '),
-    stage: (which) =>
-      fetches
-        .map((i) => {
-          const to = `${e(i)} / ${perRow}u * ${stride / 4}u + ${e(i)} % ${perRow}u * ${UNIT / 4}u`;
-          const [low, high] = half
-            ? [`bitcast<vec4<f16>>(${name}${i}.xy)`, `bitcast<vec4<f16>>(${name}${i}.zw)`]
-            : [`vec4<f16>(${name}${i})`, `vec4<f16>(${name}${i}_high)`];
-          const tile = `${name}_tile${which}`;
-          return guard(i, `{ let to = ${to}; ${tile}[to] = ${low}; ${tile}[to + 1u] = ${high}; }`);
-        })
-        .join('\n    '),
-    load: (which, outer, k) =>
-      `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${TILE}, ${TILE}>, ${byRows ? 'row_major' : 'col_major'}>(&${name}_tile${which}, ` +
-      `${alongK ? `(${outer}) * ${stride / 4}u + ${k / 4}u` : `${(k * stride) / 4}u + (${outer}) / 4u`}, ${stride / 4}u)`,
+    stage: fetches
+      .map((i) => {
+        const to = `${e(i)} / ${perRow}u * ${stride / 4}u + ${e(i)} % ${perRow}u * ${UNIT / 4}u`;
+        const [low, high] = half
+          ? [`bitcast<vec4<f16>>(${name}${i}.xy)`, `bitcast<vec4<f16>>(${name}${i}.zw)`]
+          : [`vec4<f16>(${name}${i})`, `vec4<f16>(${name}${i}_high)`];
+        return guard(i, `{ let to = ${to}; ${name}_tile[to] = ${low}; ${name}_tile[to + 1u] = ${high}; }`);
+      })
+      .join('\n    '),
+    load: (outer, k) =>
+      `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${TILE}, ${TILE}>, ${byRows ? 'row_major' : 'col_major'}>(&${name}_tile, ` +
+      `${alongK ? `(${outer}) * ${stride / 4}u + (${k}) / 4u` : `(${k}) * ${stride / 4}u + (${outer}) / 4u`}, ${stride / 4}u)`,
     wgsl: `fn at_${name}(outer: u32, k: u32) -> u32 { return ${at}; }`,
   };
 }
@@ -331,16 +297,16 @@ function biasTerm(M: number, N: number, K: number, bAlongK: boolean, threads: nu
   const fillB = bAlongK
     ? `for (var e = index; e < ${N * quads}u; e += ${threads}u) {
     let value = select(0.0h, bias_at(n0 + e / ${quads}u), e % ${quads}u == 0u);
-    b_tile0[e / ${quads}u * ${strideB}u + e % ${quads}u] = vec4<f16>(value, 0.0h, 0.0h, 0.0h);
+    b_tile[e / ${quads}u * ${strideB}u + e % ${quads}u] = vec4<f16>(value, 0.0h, 0.0h, 0.0h);
   }`
     : `for (var e = index; e < ${(N / 4) * TILE}u; e += ${threads}u) {
     let n = n0 + e % ${N / 4}u * 4u;
     var value = vec4<f16>();
     if (e < ${N / 4}u) { value = vec4<f16>(bias_at(n), bias_at(n + 1u), bias_at(n + 2u), bias_at(n + 3u)); }
-    b_tile0[e / ${N / 4}u * ${strideB}u + e % ${N / 4}u] = value;
+    b_tile[e / ${N / 4}u * ${strideB}u + e % ${N / 4}u] = value;
   }`;
   return `for (var e = index; e < ${M * quads}u; e += ${threads}u) {
-    a_tile0[e / ${quads}u * ${strideA}u + e % ${quads}u] = vec4<f16>(select(0.0h, 1.0h, e % ${quads}u == 0u), 0.0h, 0.0h, 0.0h);
+    a_tile[e / ${quads}u * ${strideA}u + e % ${quads}u] = vec4<f16>(select(0.0h, 1.0h, e % ${quads}u == 0u), 0.0h, 0.0h, 0.0h);
   }
   ${fillB}
   workgroupBarrier();

@@ -18,4 +18,5 @@ export const cases: KernelCase[] = [
   reluGradCase('a workgroup and one', 65),
   reluGradCase('a prime', 1031),
   reluGradCase('dropped after it', 1031, 1.25),
+  reluGradCase('whole quads, dropped after it', 1028, 1.25),
 ];

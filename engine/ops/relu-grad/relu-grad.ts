@@ -1,4 +1,5 @@
 import type { Kernel } from '../kernel.ts';
+import { quadsTiled } from '../quads.ts';
 import { elementwiseWgsl, stridedThreads } from '../strided.ts';
 
 /**
@@ -23,4 +24,5 @@ export const reluGrad: Kernel = {
     for (let i = 0; i < n; i++) d[i] = h[i] <= 0 ? 0 : d[i] * scale;
   },
   wgsl: elementwiseWgsl('p.n', '\nfn element(e: u32) { d[e] = select(d[e] * p.scale, 0.0, h[e] <= 0.0); }'),
+  tiled: quadsTiled(['h', 'd'], '\nfn quad(q: u32) { d[q] = select(d[q] * p.scale, vec4f(), h[q] <= vec4f()); }'),
 };

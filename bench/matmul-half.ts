@@ -1,0 +1,121 @@
+import { openAdapter } from '../engine/node/adapters.ts';
+import { packHalves, unpackHalves } from '../engine/ops/half/half.ts';
+import { onTensorCores } from '../engine/ops/half/on-tensor-cores.ts';
+import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, writeParams } from '../engine/ops/kernel.ts';
+import { seededRandom } from '../engine/ops/kernel-case.ts';
+import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
+import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
+import { offersTensorCores } from '../engine/runtime/tensor-cores.ts';
+import { GpuTime } from './gpu-time.ts';
+
+type Layout = 'nt' | 'nn' | 'tn';
+type Stored = 'f16' | 'f32';
+const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
+
+/** [layout, M, N, K, a is stored as]: large ones, and the guide's model at 8 x 512 tokens; b is halves. */
+const SHAPES: readonly (readonly [Layout, number, number, number, Stored])[] = [
+  ['nt', 4096, 4096, 4096, 'f16'],
+  ['nn', 4096, 4096, 4096, 'f16'],
+  ['tn', 4096, 4096, 4096, 'f16'],
+  ['nn', 4096, 4096, 4096, 'f32'],
+  ['tn', 4096, 4096, 4096, 'f32'],
+  ['nt', 4096, 1024, 1024, 'f16'],
+  ['nt', 4096, 3072, 1024, 'f16'],
+  ['nt', 4096, 4096, 1024, 'f16'],
+  ['nt', 4096, 1024, 4096, 'f16'],
+  ['nn', 4096, 1024, 1024, 'f32'],
+  ['nn', 4096, 1024, 4096, 'f32'],
+  ['nn', 4096, 4096, 1024, 'f32'],
+  ['tn', 1024, 1024, 4096, 'f32'],
+  ['tn', 3072, 1024, 4096, 'f32'],
+  ['tn', 4096, 1024, 4096, 'f32'],
+];
+const RUNS = 12;
+const SAMPLES = 64;
+
+/**
+ * Products of halves on tensor cores: each variant that could run and, marked, the one that the engine takes, checked on
+ * sampled elements, by the shortest of twelve runs. Arguments: an adapter, and part of the shapes' names.
+ */
+export async function run(args: readonly string[]): Promise<void> {
+  const { adapter, entry } = await openAdapter(args[0] ?? 'auto');
+  if (!offersTensorCores(adapter)) throw new Error(`${entry.name} offers no tensor cores`);
+  const open = await openDevice(adapter);
+  const clock = new GpuTime(open.device);
+  const random = seededRandom(1);
+  for (const [layout, M, N, K, stored] of SHAPES) {
+    const name = `${layout} ${M}x${N}x${K}, a in ${stored}`;
+    if (args[1] && !name.includes(args[1])) continue;
+    const [lda, ldb] = [layout === 'tn' ? M : K, layout === 'nt' ? K : N];
+    const params: Params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
+    const kernel = onTensorCores(kernelOf[layout], stored === 'f16' ? ['a', 'b'] : ['b'], params);
+    if (!kernel) throw new Error(`${name} has no variant`);
+    const halves = (n: number) => packHalves(Float32Array.from({ length: n }, () => random() * 2 - 1));
+    const [a, b] = [halves(M * K), halves(N * K)];
+    const [aValues, bValues] = [unpackHalves(a), unpackHalves(b)];
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+    const buffers = [stored === 'f16' ? a : aValues, b].map((view) => {
+      const buffer = open.device.createBuffer({ size: view.byteLength, usage });
+      open.device.queue.writeBuffer(buffer, 0, view);
+      return buffer;
+    });
+    buffers.push(open.device.createBuffer({ size: 4 * M * N, usage }));
+    const taken = tiledVariant(kernel, params)?.name;
+    for (const variant of kernel.tiled?.special ?? []) {
+      const one: Kernel = { ...kernel, tiled: { ...variant, fits: () => true, special: undefined } };
+      const ms = await timeOf(open, clock, one, params, buffers);
+      const c = await read(open, buffers[2]);
+      let worst = 0;
+      for (let i = 0; i < SAMPLES; i++) {
+        const [m, n] = i === 0 ? [M - 1, N - 1] : [Math.floor(random() * M), Math.floor(random() * N)];
+        let sum = 0;
+        for (let k = 0; k < K; k++)
+          sum += aValues[layout === 'tn' ? k * M + m : m * K + k] * bValues[layout === 'nt' ? n * K + k : k * N + n];
+        worst = Math.max(worst, Math.abs(sum - c[m * N + n]) / Math.sqrt(K));
+      }
+      const rate = (2 * M * N * K) / ms / 1e9;
+      console.log(
+        `${name.padEnd(32)} ${String(variant.name).padEnd(26)} ${(1000 * ms).toFixed(0).padStart(6)} us ${rate.toFixed(1).padStart(6)} TFLOP/s  ` +
+          `error ${worst.toExponential(1)}${worst < 1e-4 ? '' : ' WRONG'}${variant.name === taken ? '  taken' : ''}`,
+      );
+    }
+    for (const buffer of buffers) buffer.destroy();
+  }
+  open.close();
+}
+
+async function timeOf(open: OpenDevice, clock: GpuTime, kernel: Kernel, params: Params, operands: GPUBuffer[]) {
+  const { device, kernels, guard } = open;
+  const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: true }));
+  const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
+  const bytes = new ArrayBuffer(PARAMS_BYTES);
+  writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
+  device.queue.writeBuffer(uniform, 0, bytes);
+  const entries = [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } }));
+  const group = device.createBindGroup({ layout: kernels.groupLayout(operands.length), entries });
+  const [x, y, z] = tiledVariant(kernel, params)!.workgroups(params);
+  let best = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < RUNS; i++) {
+    const ms = await guard(
+      clock.ofPass((pass) => {
+        pass.setPipeline(pipeline);
+        pass.setBindGroup(0, group);
+        pass.dispatchWorkgroups(x, y, z);
+      }),
+    );
+    best = Math.min(best, ms);
+  }
+  uniform.destroy();
+  return best;
+}
+
+async function read({ device, guard }: OpenDevice, buffer: GPUBuffer): Promise<Float32Array> {
+  const readback = device.createBuffer({ size: buffer.size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  const encoder = device.createCommandEncoder();
+  encoder.copyBufferToBuffer(buffer, 0, readback, 0, buffer.size);
+  device.queue.submit([encoder.finish()]);
+  await guard(readback.mapAsync(GPUMapMode.READ));
+  const values = new Float32Array(readback.getMappedRange().slice(0));
+  readback.destroy();
+  return values;
+}
