@@ -12,6 +12,7 @@ import { packingLives } from './packing-lives.ts';
 import { type Precision, precisionOf, withPrecision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
 import type { Region, Schedule, Tensor } from './schedule.ts';
+import { withSplitSums } from './split-sums.ts';
 import type { StoredGroup } from './storage.ts';
 import { ddp } from './strategies/ddp.ts';
 import { type EvaluationOptions, evaluation } from './strategies/evaluation.ts';
@@ -141,7 +142,7 @@ function compileWith(
       hiddenAgain: hidden === 'again',
       evaluate: training !== null,
     });
-    const program = withPrecision(traced, precision, profile.tensorCores === true);
+    const program = withSplitSums(withPrecision(traced, precision, profile.tensorCores === true), profile);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
       : strategyOf(config, program, slots);

@@ -1,5 +1,4 @@
 import type { TiledVariant } from '../kernel.ts';
-import { storeWgsl } from './matmul-store.ts';
 
 const THREADS = 256;
 /** Threads that run together. */
@@ -37,7 +36,7 @@ fn store(part: u32, m: u32, n: u32, sum: f32) {
  * registers, where many bytes are on their way at once, into workgroup memory, from where the lanes share them. Slices of k
  * are added at the end in order.
  */
-export function panelVariant(layout: 'nt' | 'nn', bias: boolean, shape: PanelShape): TiledVariant {
+export function panelVariant(layout: 'nt' | 'nn', store: string, shape: PanelShape): TiledVariant {
   const { rowLanes, columnLanes, rows, columns, depth, ahead, parts } = shape;
   const nt = layout === 'nt';
   const laneSlices = WARP / rowLanes / columnLanes;
@@ -123,7 +122,7 @@ export function panelVariant(layout: 'nt' | 'nn', bias: boolean, shape: PanelSha
       ['aOffset', 'lda', 'bOffset', 'ldb', nt ? 'K' : 'N'].every((name) => params[name] % 4 === 0) && params.K > 0,
     wgsl: `
 var<workgroup> staged: array<vec4f, ${staged}>;
-${parts > 1 ? storePartWgsl : storeWgsl(bias)}
+${parts > 1 ? storePartWgsl : store}
 // Beyond the end of the sum 0, so that what is staged of b there does not count.
 fn fetchA(m: u32, k4: u32, end: u32) -> vec4f {
   let value = a[(p.aOffset + min(m, p.M - 1u) * p.lda) / 4u + min(k4, (p.K - 1u) / 4u)];

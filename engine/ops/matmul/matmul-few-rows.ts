@@ -1,4 +1,5 @@
 import type { TiledVariant } from '../kernel.ts';
+import { type PanelShape, panelVariant } from './matmul-few-rows-panel.ts';
 import { type SpreadRowsShape, spreadRowsVariant } from './matmul-few-rows-spread.ts';
 import { storeWgsl } from './matmul-store.ts';
 
@@ -7,18 +8,36 @@ const FEW_ROWS = 64;
 /** So many columns give every multiprocessor of a large GPU a workgroup of a wide shape. */
 const WIDE_FROM = 2048;
 
-const base = { threads: 256, rowLanes: 4, rows: 9, columns: 8, columnWarps: 1, unroll: 1, quads: 3, parts: 1 };
-const WIDE: SpreadRowsShape = { ...base, columnLanes: 4, ahead: 1, aheadA: true };
-const NARROW: SpreadRowsShape = { ...base, columnLanes: 1, ahead: 1, aheadA: true };
+/** 36 rows and 32 columns a workgroup, two stages of 96 products on their way: the most bytes at once. */
+export const WIDE_PANEL: PanelShape = {
+  rowLanes: 4,
+  columnLanes: 8,
+  rows: 9,
+  columns: 4,
+  depth: 24,
+  ahead: 2,
+  parts: 1,
+};
+const spread = { threads: 256, rowLanes: 4, rows: 9, columns: 8, columnWarps: 1, unroll: 1, quads: 3, parts: 1 };
+const NARROW: SpreadRowsShape = { ...spread, columnLanes: 1, ahead: 1, aheadA: true };
+const WIDE: SpreadRowsShape = { ...spread, columnLanes: 4, ahead: 1, aheadA: true };
 
-/** Variants for products with few rows (nt, nn): a workgroup has up to 36 rows of a few columns, so that a weight is fetched once. */
-export function fewRowsVariants(layout: 'nt' | 'nn', bias: boolean, store: string = storeWgsl(bias)): TiledVariant[] {
-  const few = (shape: SpreadRowsShape, leastColumns: number): TiledVariant => {
-    const variant = spreadRowsVariant(layout, store, shape);
-    return {
-      ...variant,
-      fits: (params) => params.M <= FEW_ROWS && params.N >= leastColumns && variant.fits(params),
-    };
-  };
-  return [few(WIDE, WIDE_FROM), few(NARROW, 0)];
+/**
+ * Variants for products with few rows (nt, nn): a workgroup has up to 36 rows of a few columns, so that a weight is fetched
+ * once. The first that fits is the default; the last is there for adapters on which it is faster.
+ */
+export function fewRowsVariants(
+  layout: 'nt' | 'nn',
+  bias: boolean,
+  store: string = storeWgsl(bias),
+): readonly [wide: TiledVariant, narrow: TiledVariant, other: TiledVariant] {
+  const few = (variant: TiledVariant, leastColumns: number): TiledVariant => ({
+    ...variant,
+    fits: (params) => params.M <= FEW_ROWS && params.N >= leastColumns && variant.fits(params),
+  });
+  return [
+    few(panelVariant(layout, store, WIDE_PANEL), WIDE_FROM),
+    few(spreadRowsVariant(layout, store, NARROW), 0),
+    few(spreadRowsVariant(layout, store, WIDE), WIDE_FROM),
+  ];
 }

@@ -1,0 +1,54 @@
+import type { Call, Value } from '../ops/graph.ts';
+import type { Kernel, Params } from '../ops/kernel.ts';
+import { matmulNN, matmulNNBias } from '../ops/matmul/matmul.ts';
+import { matmulAddParts, matmulAddPartsBias, matmulNNParts, PARTS } from '../ops/matmul/matmul-parts.ts';
+import type { AdapterProfile } from './profile.ts';
+import type { UnitProgram } from './unit-program.ts';
+
+/** Products whose sums may be split, with what adds the parts. Where rows of the weight run along k (nt) one dispatch is as fast. */
+const SPLIT: ReadonlyMap<Kernel, readonly [parts: Kernel, add: Kernel]> = new Map([
+  [matmulNN, [matmulNNParts, matmulAddParts]],
+  [matmulNNBias, [matmulNNParts, matmulAddPartsBias]],
+]);
+
+const FEW_ROWS = 64;
+/** From so many columns on there are workgroups enough. */
+const MANY_COLUMNS = 2048;
+/** Shorter sums are over before a second dispatch has begun. */
+const LONG_SUM = 3072;
+
+/** Whether a real GPU is faster with the sum over k in parts, which a second dispatch adds. */
+function isSplit(parts: Kernel, params: Params): boolean {
+  const { M, N, K } = params;
+  return M <= FEW_ROWS && N < MANY_COLUMNS && K >= LONG_SUM && parts.tiled?.fits(params) === true;
+}
+
+/**
+ * On a real GPU, products of few rows, few columns and long sums as two calls, with the sums over parts of k in a workspace
+ * between them: one multiprocessor could not read its share of both operands as fast as all of them can. A function of
+ * shapes and profile, so that every rank and strategy adds in the same order.
+ */
+export function withSplitSums(program: UnitProgram, { software }: AdapterProfile): UnitProgram {
+  if (software) return program;
+  const values: Value[] = [...program.values];
+  const split = (call: Call): Call[] => {
+    const [parts, add] = SPLIT.get(call.kernel) ?? [];
+    if (!parts || !add || !isSplit(parts, call.params)) return [call];
+    const [a, b, c, ...bias] = call.operands;
+    const { M, N } = call.params;
+    const sums: Value = {
+      id: values.length,
+      name: `${c.name}.parts`,
+      shape: [PARTS, M, N],
+      dtype: 'f32',
+      role: 'workspace',
+    };
+    values.push(sums);
+    return [
+      { ...call, kernel: parts, operands: [a, b, sums] },
+      { ...call, kernel: add, operands: [sums, c, ...bias] },
+    ];
+  };
+  const visits = program.visits.map((visit) => ({ ...visit, calls: visit.calls.flatMap(split) }));
+  return { ...program, visits, values };
+}
