@@ -1,8 +1,9 @@
 import type { Kernel } from '../kernel.ts';
 
-/** A workgroup of the tiled variant adds so many columns, each in so many slices of rows. */
-const COLUMNS = 16;
-const SLICES = 16;
+/** A workgroup of the tiled variant adds so many columns, each in so many slices of rows, so many of them at a time. */
+const COLUMNS = 8;
+const SLICES = 32;
+const AT_ONCE = 4;
 
 /** out[outOffset + c] = (accumulate ? out : 0) + Σ_r x[r, c], x[R, C] with rows `ldx` apart: a bias's gradient. */
 export const columnSum: Kernel = {
@@ -51,11 +52,14 @@ var<workgroup> sums: array<f32, ${COLUMNS * SLICES}>;
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let column = group.x * ${COLUMNS}u + index % ${COLUMNS}u;
   let slice = index / ${COLUMNS}u;
-  var sum = 0.0;
-  for (var r = slice; r < p.R; r += ${SLICES}u) {
-    sum += x[p.xOffset + r * p.ldx + min(column, p.C - 1u)];
+  let first = p.xOffset + min(column, p.C - 1u);
+  var sum = vec4f();
+  var r = slice;
+  for (; r + ${(AT_ONCE - 1) * SLICES}u < p.R; r += ${AT_ONCE * SLICES}u) {
+    sum += vec4f(${[0, 1, 2, 3].map((i) => `x[first + (r + ${i * SLICES}u) * p.ldx]`).join(', ')});
   }
-  sums[index] = sum;
+  for (; r < p.R; r += ${SLICES}u) { sum.x += x[first + r * p.ldx]; }
+  sums[index] = (sum.x + sum.y) + (sum.z + sum.w);
   for (var half = ${SLICES / 2}u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (slice < half) { sums[index] += sums[index + half * ${COLUMNS}u]; }

@@ -46,6 +46,7 @@ export const columnTiles = (D: number) => Math.ceil(D / COLUMNS);
 /** WGSL: `fn gradColumnsTile(tile: u32, index: u32)`, a workgroup of COLUMNS · LANES threads for COLUMNS columns. */
 export const gradColumnsTileWgsl = (accumulate: string) => `
 var<workgroup> lanes: array<vec2f, ${COLUMNS * LANES}>;
+fn columnTiles() -> u32 { return (p.D + ${COLUMNS - 1}u) / ${COLUMNS}u; }
 fn gradColumnsTile(tile: u32, index: u32) {
   let c = tile * ${COLUMNS}u + index % ${COLUMNS}u;
   var sums = vec2f();

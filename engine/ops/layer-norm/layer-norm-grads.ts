@@ -41,6 +41,7 @@ fn kernel(i: u32) {
   if (i < p.R) { gradRow(i); } else { gradColumn(i - p.R); }
 }
 `,
+  // Columns first: each of their few workgroups goes through all rows, beside the many of the rows.
   tiled: {
     workgroupSize: [ROW_TILE_THREADS, 1, 1],
     workgroups: ({ R, D }) => foldTiles(R + columnTiles(D)),
@@ -48,7 +49,8 @@ fn kernel(i: u32) {
     wgsl: `${tileIndexWgsl}${gradRowTileWgsl(false)}${gradColumnsTileWgsl('weightAccumulate')}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let i = tileIndex(group);
-  if (i < p.R) { gradRowTile(i, index); } else { gradColumnsTile(i - p.R, index); }
+  let columns = columnTiles();
+  if (i < columns) { gradColumnsTile(i, index); } else if (i < columns + p.R) { gradRowTile(i - columns, index); }
 }
 `,
   },
