@@ -60,7 +60,10 @@ export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanI
   for (const kind of COLLECTIVES) {
     const draft = new Draft(rank, world, profile, drafted[drafted.length - 1]?.draft.regions);
     const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
-    for (let unit = 0; unit < units; unit++) listUnit(draft, kind, `unit ${unit}`, unitBytes / 4);
+    for (let unit = 0; unit < units; unit++) {
+      listUnit(draft, kind, `unit ${unit}`, unitBytes / 4);
+      listVisit(draft, `unit ${unit}`);
+    }
     flushAllReduces(draft);
     listReport(draft, control);
     drafted.push({ draft, control });
@@ -113,6 +116,13 @@ function listUnit(draft: Draft, kind: CollectiveKind, unit: string, elements: nu
   }
   const target = draft.whole(draft.tensor(`reduced ${unit}`, layout.shardElements * 4, 'gradients'));
   reduceScatter(draft, c, { full, target, sharding, reduction, wire: 'f32' });
+}
+
+/** An empty visit, where training would compute: room is handed over by visits. */
+function listVisit(draft: Draft, unit: string): void {
+  const action = { type: 'free' } as const;
+  const visit = draft.nextVisit();
+  draft.list({ kind: 'free', lane: 'compute', phase: 'backward', label: `visit ${unit}`, unit, visit, action });
 }
 
 /** The end of a step, which the executor reports. */
