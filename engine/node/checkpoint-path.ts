@@ -1,8 +1,8 @@
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openCheckpoint } from '../checkpoint/open-checkpoint.ts';
-import type { StoredCheckpoint } from '../checkpoint/stored-checkpoint.ts';
 import type { WeightsOptions } from '../checkpoint/state-dicts.ts';
+import type { StoredCheckpoint } from '../checkpoint/stored-checkpoint.ts';
 import { StudioError } from '../errors.ts';
 import { type FileSource, openFileSource } from './file-bytes.ts';
 
