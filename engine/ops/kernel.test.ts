@@ -18,3 +18,10 @@ test('products with and without a bias are of one class; halves are of another',
   expect(variantClass(matmulNT, params)).toBe(variantClass(matmulNTBias, params));
   expect(variantClass({ ...matmulNT, halves: ['a'] }, params)).not.toBe(variantClass(matmulNT, params));
 });
+
+test('what needs too large a grid for every tiled variant runs plain, under a key of its own', () => {
+  const wide = { ...params, M: 1, N: 2 ** 22 * 128, K: 4, lda: 4, ldb: 4, ldc: 2 ** 29 };
+  expect(tiledVariant(matmulNT, wide)).toBeUndefined();
+  expect(pipelineKey(matmulNT, wide, true)).toBe(pipelineKey(matmulNT, wide, false));
+  expect(pipelineKey(matmulNT, params, true)).not.toBe(pipelineKey(matmulNT, params, false));
+});

@@ -98,7 +98,7 @@ export function tiledVariant({ tiled }: Kernel, params: Params, chosen?: string)
   const isInGrid = (variant: TiledVariant) =>
     variant.workgroups(params).every((groups) => groups <= MAX_WORKGROUPS_PER_DIMENSION);
   const fitting = tiled.special?.filter((variant) => variant.fits(params) && isInGrid(variant)) ?? [];
-  return fitting.find(({ name }) => name === chosen) ?? fitting[0] ?? tiled;
+  return fitting.find(({ name }) => name === chosen) ?? fitting[0] ?? (isInGrid(tiled) ? tiled : undefined);
 }
 
 /** Threads of a workgroup in the barrier-free variant. */
@@ -128,8 +128,10 @@ function constantsKey(kernel: Kernel, params: Params): string {
 
 /** Two dispatches with the same key share a pipeline. */
 export function pipelineKey(kernel: Kernel, params: Params, tiled: boolean, chosen?: string): string {
-  const variant = tiled ? (tiledVariant(kernel, params, chosen)?.name ?? 'tiled') : 'plain';
-  return [kernel.name, variant, constantsKey(kernel, params)].filter(Boolean).join(' ');
+  const variant = tiled ? tiledVariant(kernel, params, chosen) : undefined;
+  return [kernel.name, variant ? (variant.name ?? 'tiled') : 'plain', constantsKey(kernel, params)]
+    .filter(Boolean)
+    .join(' ');
 }
 
 /** The whole shader of a kernel: bindings, uniform parameters, constants, body and entry point. */

@@ -143,7 +143,7 @@ async function prepare(
   software: boolean,
 ): Promise<PreparedCall[]> {
   const calls = graph.calls.filter(({ kernel, params }) => kernel.threads(params) > 0);
-  const isTiled = ({ kernel, params }: Call) => !software && kernel.tiled !== undefined && kernel.tiled.fits(params);
+  const isTiled = ({ kernel, params }: Call) => !software && tiledVariant(kernel, params) !== undefined;
   const pipelines = await Promise.all(
     calls.map((call) => kernels.pipeline({ ...call, operands: [], tiled: isTiled(call) })),
   );
