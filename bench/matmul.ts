@@ -51,13 +51,10 @@ const SHAPES: readonly (readonly [Layout, number, number, number])[] = [
   ['tn', 4096, 4096, 4096],
 ];
 
-const block = (M: number, N: number, K: number, rows: number, columns: number, double: boolean): BlockShape => ({
-  M,
-  N,
-  K,
-  rows,
-  columns,
-  double,
+const block = (M: number, N: number, K: number, rows: number, columns: number): BlockShape => ({
+  ...{ M, N, K, rows, columns },
+  warps: K % 8 === 0,
+  wholeC: true,
 });
 
 /** [threads, row lanes, column lanes, rows, columns, column warps, b ahead, a ahead, quads, parts] */
@@ -125,22 +122,20 @@ function candidates(layout: Layout, M: number, K: number): Candidate[] {
   if (layout !== 'tn' && M <= 64) return fewRowsCandidates(layout);
   if (K <= 64)
     return [
-      block(64, 128, 36, 8, 4, false),
-      block(64, 64, 36, 4, 4, false),
-      block(128, 128, 36, 8, 8, false),
-      block(64, 128, 12, 8, 4, false),
-      block(32, 128, 36, 4, 4, false),
-      block(64, 128, 12, 8, 4, true),
+      block(64, 128, 36, 8, 4),
+      block(64, 64, 36, 4, 4),
+      block(128, 128, 36, 8, 8),
+      block(64, 128, 12, 8, 4),
+      block(32, 128, 36, 4, 4),
     ].map((shape) => blockedVariant(layout, false, shape));
   return [
-    block(128, 128, 16, 8, 8, false),
-    { ...block(128, 128, 16, 8, 8, false), warps: true },
-    { ...block(128, 128, 8, 8, 8, false), warps: true },
-    { ...block(256, 128, 8, 16, 8, false), warps: true },
-    { ...block(256, 128, 16, 16, 8, false), warps: true },
-    { ...block(128, 256, 16, 8, 16, false), warps: true },
-    { ...block(128, 128, 32, 8, 8, false), warps: true },
-    { ...block(128, 64, 32, 8, 4, false), warps: true },
+    block(128, 128, 16, 8, 8),
+    { ...block(128, 128, 16, 8, 8), wholeC: false },
+    { ...block(128, 128, 16, 8, 8), warps: false },
+    block(128, 128, 32, 8, 8),
+    block(256, 128, 16, 16, 8),
+    block(128, 256, 16, 8, 16),
+    block(64, 128, 32, 4, 8),
   ].map((shape) => blockedVariant(layout, false, shape));
 }
 

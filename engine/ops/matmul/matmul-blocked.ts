@@ -15,17 +15,16 @@ export interface BlockShape {
   readonly K: number;
   readonly rows: number;
   readonly columns: number;
-  /** Whether two tiles lie in workgroup memory in turns, which saves a barrier. */
-  readonly double: boolean;
+  /** Whether the 32 threads that run together have a block of 4x8 threads' outputs, rather than a row of them. */
   readonly warps?: boolean;
+  /** Whether C's rows are stored 16 bytes at a time, where they are aligned for it (tn always). */
   readonly wholeC?: boolean;
-  readonly flat?: boolean;
 }
 
-const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, double: false, warps: true, wholeC: true };
+const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, warps: true, wholeC: true };
 /** For results of few tiles: of half as many rows each, so that more multiprocessors have one. */
 const MEDIUM: BlockShape = { ...LARGE, M: 64, K: 32, rows: 4 };
-const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4, double: false };
+const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4 };
 
 /** Sums of up to so many products are bound by the bytes of the result. */
 const FEW = 64;
@@ -58,7 +57,7 @@ function isDeep({ M, N, K }: Params): boolean {
 
 /** The variant of one shape, which fits wherever operands are aligned. */
 export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: BlockShape, sums = false): TiledVariant {
-  const { M, N, K, rows, columns, double } = shape;
+  const { M, N, K, rows, columns } = shape;
   const across = N / columns;
   // The 32 threads that run together have 4x8 blocks of outputs: they read the fewest different vec4s.
   const lanes = shape.warps
@@ -72,7 +71,7 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const strideA = (M + PADDING) / 4;
   const strideB = (N + PADDING) / 4;
   // Threads that run together stage products of one row from up to K / 4 quads of k: each eight k begin in other banks.
-  const skew = K > 8 && !shape.flat ? 32 / K : 0;
+  const skew = K === 16 || K === 32 ? 32 / K : 0;
   const skewA = aAlongK ? skew : 0;
   const skewB = bAlongK ? skew : 0;
   const groups = K % 8 === 0 ? K / 8 : 1;
@@ -103,22 +102,21 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
           ),
         )
         .join('\n    '),
-      stage: (into: string) =>
-        range(fetches)
-          .map((i) =>
-            guard(
-              i,
-              alongK
-                ? range(4)
-                    .map(
-                      (j) =>
-                        `${into}[${base}u + (${e(i)} % ${K / 4}u * 4u + ${j}u) * ${stride}u + ${e(i)} % ${K / 4}u / 2u * ${skewed}u + ${e(i)} / ${K}u][${e(i)} / ${K / 4}u % 4u] = ${name}${i}[${j}];`,
-                    )
-                    .join(' ')
-                : `${into}[${base}u + ${e(i)} / ${extent / 4}u * ${stride}u + ${e(i)} % ${extent / 4}u] = ${name}${i};`,
-            ),
-          )
-          .join('\n    '),
+      stage: range(fetches)
+        .map((i) =>
+          guard(
+            i,
+            alongK
+              ? range(4)
+                  .map(
+                    (j) =>
+                      `staged[${base}u + (${e(i)} % ${K / 4}u * 4u + ${j}u) * ${stride}u + ${e(i)} % ${K / 4}u / 2u * ${skewed}u + ${e(i)} / ${K}u][${e(i)} / ${K / 4}u % 4u] = ${name}${i}[${j}];`,
+                  )
+                  .join(' ')
+              : `staged[${base}u + ${e(i)} / ${extent / 4}u * ${stride}u + ${e(i)} % ${extent / 4}u] = ${name}${i};`,
+          ),
+        )
+        .join('\n    '),
       // Past the edge of the tile the last row or quad is read again and not stored; past the last product, 0.
       wgsl: alongK
         ? `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
@@ -141,28 +139,8 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const columnOf = (q: number) => `n0 + ${q * (N / columnQuads.length)}u + column * 4u`;
   const fetch = `${a.fetch}
     ${b.fetch}`;
-  const stage = (into: number) => `${a.stage(`staged${into}`)}
-    ${b.stage(`staged${into}`)}`;
-  /** Adds the products of one staged tile, while the next is fetched, which then is staged. */
-  const round = (of: number, next: number) => `k0 += ${K}u;
-    if (k0 < p.K) {
-    ${fetch}
-    }
-    for (var k8 = 0u; k8 < ${groups}u; k8++) {
-    for (var k = 0u; k < ${inGroup}u; k++) {
-      let x = (k8 * ${inGroup}u + k) * ${strideA}u + k8 * ${skewA}u + row;
-      let y = ${bBase}u + (k8 * ${inGroup}u + k) * ${strideB}u + k8 * ${skewB}u + column;
-      ${rowQuads.map((q) => `let x${q} = staged${of}[x + ${(q * M) / rowQuads.length / 4}u];`).join(' ')}
-      ${columnQuads.map((q) => `let y${q} = staged${of}[y + ${(q * N) / columnQuads.length / 4}u];`).join(' ')}
-      ${range(rows)
-        .map((r) => columnQuads.map((q) => `${sum(r, q)} += x${Math.floor(r / 4)}[${r % 4}] * y${q};`).join(' '))
-        .join('\n      ')}
-    }
-    }
-    if (k0 >= p.K) { break; }
-    ${of === next ? 'workgroupBarrier();' : ''}
-    ${stage(next)}
-    workgroupBarrier();`;
+  const stage = `${a.stage}
+    ${b.stage}`;
   const store = wholeC
     ? range(rows)
         .flatMap((r) => columnQuads.map((q) => `store4(${rowOf(r)}, ${columnOf(q)}, ${sum(r, q)});`))
@@ -178,7 +156,7 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
         .map((text) => `{ ${text} }`)
         .join('\n  ');
   return {
-    name: `block-${M}x${N}x${K}${double ? 'd' : ''}${shape.warps ? 'w' : ''}${shape.wholeC ? 'c' : ''}${shape.flat ? 'f' : ''}`,
+    name: `block-${M}x${N}x${K}${shape.warps ? 'w' : ''}${shape.wholeC ? 'c' : ''}`,
     vectors: ['a', 'b', ...(wholeC ? ['c', ...(bias ? ['bias'] : [])] : [])],
     workgroupSize: [THREADS, 1, 1],
     workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
@@ -194,9 +172,7 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
       (bAlongK || params.N % 4 === 0) &&
       params.K > 0,
     wgsl: `
-${range(double ? 2 : 1)
-  .map((i) => `var<workgroup> staged${i}: array<vec4f, ${tileQuads}>;`)
-  .join('\n')}
+var<workgroup> staged: array<vec4f, ${tileQuads}>;
 ${wholeC ? store4Wgsl(bias) : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
 ${a.wgsl}
 ${b.wgsl}
@@ -209,10 +185,28 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   ${b.declare}
   var k0 = 0u;
   ${fetch}
-  ${stage(0)}
+  ${stage}
   workgroupBarrier();
   loop {
-    ${double ? [round(0, 1), round(1, 0)].join('\n    ') : round(0, 0)}
+    k0 += ${K}u;
+    if (k0 < p.K) {
+    ${fetch}
+    }
+    for (var group_of_k = 0u; group_of_k < ${groups}u; group_of_k++) {
+    for (var k = 0u; k < ${inGroup}u; k++) {
+      let x = (group_of_k * ${inGroup}u + k) * ${strideA}u + group_of_k * ${skewA}u + row;
+      let y = ${bBase}u + (group_of_k * ${inGroup}u + k) * ${strideB}u + group_of_k * ${skewB}u + column;
+      ${rowQuads.map((q) => `let x${q} = staged[x + ${(q * M) / rowQuads.length / 4}u];`).join(' ')}
+      ${columnQuads.map((q) => `let y${q} = staged[y + ${(q * N) / columnQuads.length / 4}u];`).join(' ')}
+      ${range(rows)
+        .map((r) => columnQuads.map((q) => `${sum(r, q)} += x${Math.floor(r / 4)}[${r % 4}] * y${q};`).join(' '))
+        .join('\n      ')}
+    }
+    }
+    if (k0 >= p.K) { break; }
+    workgroupBarrier();
+    ${stage}
+    workgroupBarrier();
   }
   ${store}
   ${sums ? `if (group.x == 0u && index < ${M}u) { sumColumn(m0 + index); }` : ''}
