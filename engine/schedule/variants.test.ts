@@ -5,7 +5,7 @@ import { compileRun } from './compile.ts';
 import { builtInProfiles } from './profile.ts';
 import { dispatches } from './schedule.ts';
 
-const config = parseConfig({ model: { kind: 'demo-transformer', ninp: 128, nhead: 2, nhid: 2048, nlayers: 1 } });
+const config = parseConfig({ model: { kind: 'demo-transformer', ninp: 128, nhead: 2, nhid: 4096, nlayers: 1 } });
 
 /** The variants that a step records, by kernel. */
 function recorded(variants: Record<string, string>, software = false) {

@@ -6,7 +6,7 @@ import { storeWgsl } from './matmul-store.ts';
 /** Up to so many rows, the bytes of the weight take the time and not the arithmetic. */
 const FEW_ROWS = 64;
 /** So many columns give every multiprocessor of a large GPU a workgroup of a wide shape. */
-const WIDE_FROM = 2048;
+const WIDE_FROM = 2560;
 
 /** 36 rows and 32 columns a workgroup, two stages of 96 products on their way: the most bytes at once. */
 export const WIDE_PANEL: PanelShape = {

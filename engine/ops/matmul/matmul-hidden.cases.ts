@@ -9,7 +9,7 @@ import { matmulNNGated, matmulNTReluDrop } from './matmul-hidden.ts';
 export const cases: readonly KernelCase[] = [
   { name: 'hidden, primes, strided', M: 13, N: 29, K: 31, padding: 3 },
   { name: 'hidden, narrow', M: 35, N: 68, K: 260, padding: 4 },
-  { name: 'hidden, wide', M: 9, N: 2052, K: 92 },
+  { name: 'hidden, wide', M: 9, N: 2564, K: 92 },
 ].flatMap((shape): KernelCase[] => {
   const { M, ldc, cOffset, accumulate: _, ...params } = matmulCase(matmulNN, shape).params;
   const elements = cOffset + M * ldc;

@@ -62,7 +62,7 @@ const shapes: readonly Shape[] = [
 /** Shapes of the variants that read 16 bytes at a time. */
 const fewRowsShapes: readonly Shape[] = [
   { name: 'few rows, a tile and a half of k', M: 13, N: 52, K: 196, padding: 4 },
-  { name: 'few rows, wide, added', M: 35, N: 2060, K: 92, accumulate: 1, padding: 4 },
+  { name: 'few rows, wide, added', M: 35, N: 2564, K: 92, accumulate: 1, padding: 4 },
   { name: 'few rows, twice as many', M: 63, N: 68, K: 260 },
 ];
 const largeShape: Shape = { name: 'large, strided, added', M: 132, N: 260, K: 68, accumulate: 1, padding: 4 };

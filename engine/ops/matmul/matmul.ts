@@ -76,14 +76,16 @@ export const matmulTNSums: Kernel = {
 
 /** Rows, or products of a sum, up to which a product is bound by the bytes of its weight. */
 const FEW = 64;
-/** Columns with which every multiprocessor of a large GPU has a workgroup of many columns, and products of a long sum. */
-const MANY = 2048;
+/** Columns with which every multiprocessor of a large GPU has a workgroup of many columns. */
+const WIDE = 2560;
+/** Products of a long sum. */
+const LONG = 2048;
 
 /** What a product's fastest variant depends on. */
 function shapeOf({ M, N, K }: Params): string {
   if (K <= FEW) return 'few terms';
   if (M > FEW) return 'large';
-  return `few rows, ${N < MANY ? 'narrow' : 'wide'}, ${K < MANY ? 'short' : 'long'}`;
+  return `few rows, ${N < WIDE ? 'narrow' : 'wide'}, ${K < LONG ? 'short' : 'long'}`;
 }
 
 function matmulCost({ M, N, K, accumulate }: Params): Cost {

@@ -29,6 +29,7 @@ export const cases: KernelCase[] = [
   rowCase('uneven', unevenParameters, 1, 0),
   rowCase('uneven', unevenParameters, 3, 2),
   rowCase('uneven', unevenParameters, 8, 7),
+  rowCase('aligned rows, long', [{ name: 'p', rows: 35, rowLength: 512 }], 1, 0),
   rowCase('wide rows', [{ name: 'p', rows: 3, rowLength: 1031 }], 2, 0),
   treeCase('nothing', 0, 1, 1),
   treeCase('one', 1, 0, 0),

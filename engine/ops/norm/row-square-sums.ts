@@ -6,6 +6,9 @@ import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 const THREADS = 256;
 /** Threads of a row, each with four of the lanes in which it is added. */
 const ROW_THREADS = SUM_LANES / 4;
+/** Values of a lane that are fetched before they are added, in turn. */
+const TURNS = 8;
+const turns = Array.from({ length: TURNS }, (_, t) => t);
 
 // spanOf(row): offset and length of a local row of the shard; length 0 where this rank has no such row.
 const spanWgsl = `
@@ -82,6 +85,11 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   var at = span.x + 4u * quad;
   var sum = vec4f();
   if (span.x % 4u == 0u) {
+    // Loads of several turns at once: what is under way bounds the rate.
+    for (; at + ${(TURNS - 1) * SUM_LANES + 4}u <= end; at += ${TURNS * SUM_LANES}u) {
+      ${turns.map((t) => `let x${t} = shard[at / 4u + ${(t * SUM_LANES) / 4}u];`).join(' ')}
+      ${turns.map((t) => `sum = fma(x${t}, x${t}, sum);`).join(' ')}
+    }
     for (; at + 4u <= end; at += ${SUM_LANES}u) {
       let x = shard[at / 4u];
       sum = fma(x, x, sum);
