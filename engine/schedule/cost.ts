@@ -85,8 +85,8 @@ class Lanes {
   private readonly slots = new Map<number, Moment>();
   /** For each collect, this rank's publication of the region before it. */
   private readonly publicationOf = new Map<number, number>();
-  /** The end of all publications so far. */
-  private publications = START;
+  /** The end of all that the host lane copies so far. */
+  private copied = START;
   private last = START;
 
   constructor(
@@ -149,13 +149,14 @@ class Lanes {
     const waits = steps.flatMap((step) => step.waits.map((wait) => this.done[wait]));
     const own = this.publicationOf.get(id);
     const slot = 'staging' in action ? this.slots.get(action.staging.tensor) : undefined;
-    const isLast = action.type === 'fetch' || action.type === 'store' || action.type === 'report';
+    // What is no copy runs when those before it are done.
+    const isAlone = action.type === 'report' || action.type === 'feed' || action.type === 'announce';
     return latest(
       this.lanes[lane],
       ...waits,
       slot,
       own === undefined ? undefined : this.done[own],
-      isLast ? this.publications : undefined,
+      isAlone ? this.copied : undefined,
     );
   }
 
@@ -184,9 +185,11 @@ class Lanes {
         const pack = action.pack ? [action.pack] : [];
         const submitted = this.encode(begin, 1 + pack.length);
         const onHost = this.read(this.onDevice(submitted, this.kernels(pack)), action.source.bytes);
-        this.slots.set(action.staging.tensor, onHost);
-        this.publications = latest(this.publications, onHost);
-        return { done: onHost, laneFree: submitted };
+        return this.copiedOut(action.staging.tensor, submitted, onHost);
+      }
+      case 'store': {
+        const submitted = this.encode(begin, action.parts.length);
+        return this.copiedOut(action.staging.tensor, submitted, this.read(submitted, action.staging.bytes));
       }
       case 'collect':
       case 'fetch': {
@@ -197,8 +200,6 @@ class Lanes {
         this.slots.set(action.staging.tensor, after(end, { dispatches: this.profile.roundTripSeconds }));
         return { done, end };
       }
-      case 'store':
-        return { done: this.read(this.encode(begin, action.parts.length), action.staging.bytes) };
       case 'report':
         return { done: this.read(this.encode(begin, 1), action.control.bytes) };
       case 'feed':
@@ -208,6 +209,12 @@ class Lanes {
       case 'free':
         return { done: begin };
     }
+  }
+
+  private copiedOut(slot: number, submitted: Moment, onHost: Moment): { done: Moment; laneFree: Moment } {
+    this.slots.set(slot, onHost);
+    this.copied = latest(this.copied, onHost);
+    return { done: onHost, laneFree: submitted };
   }
 
   private finish({ id }: Step, { done, begin, end }: { done: Moment; begin: Moment; end: Moment }): void {
