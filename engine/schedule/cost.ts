@@ -70,6 +70,15 @@ interface Turn {
   readonly steps: readonly Step[];
 }
 
+/** What a download slot holds, from when the host may read it. */
+interface Leaving {
+  readonly step: Step;
+  readonly begin: Moment;
+  readonly mapped: Moment;
+  readonly slot: number;
+  readonly bytes: number;
+}
+
 class Lanes {
   /** When the host, its copying threads, the device's queue and each lane are free. */
   private host = START;
@@ -85,8 +94,9 @@ class Lanes {
   private readonly slots = new Map<number, Moment>();
   /** For each collect, this rank's publication of the region before it. */
   private readonly publicationOf = new Map<number, number>();
-  /** The end of all that the host lane copies so far. */
+  /** The end of all that the host lane has copied so far, and what it is still to copy. */
   private copied = START;
+  private readonly leaving: Leaving[] = [];
   private last = START;
 
   constructor(
@@ -116,6 +126,11 @@ class Lanes {
         const at = turn && this.submittedAt(turn);
         if (at !== undefined && (!first || at < first.at)) first = { queue, at };
       }
+      const out = this.leaving.reduce<Leaving | null>((a, b) => (a && a.mapped.at <= b.mapped.at ? a : b), null);
+      if (out && (!first || Math.max(out.mapped.at, this.copies.at) <= first.at)) {
+        this.copyOut(out);
+        continue;
+      }
       if (!first) break;
       const turn = first.queue.turns[first.queue.next++];
       if (turn.lane === 'compute') this.compute(turn);
@@ -130,17 +145,21 @@ class Lanes {
     return { startSeconds, endSeconds, totalSeconds: last.at, critical };
   }
 
-  /** When the first of a turn's work goes to the device; undefined while something that it waits for is not done. */
+  /**
+   * When a turn has something for the device, or for the threads that copy; undefined while something that it waits for is
+   * not done.
+   */
   private submittedAt({ steps }: Turn): number | undefined {
-    for (const { id, waits } of steps) {
+    for (const { id, waits, action } of steps) {
+      if (isAlone(action) && this.leaving.length > 0) return undefined;
+      if ('staging' in action && this.leaving.some(({ slot }) => slot === action.staging.tensor)) return undefined;
       if (waits.some((wait) => !this.done[wait])) return undefined;
       const own = this.publicationOf.get(id);
       if (own !== undefined && !this.done[own]) return undefined;
     }
     const ready = this.readyFor(steps);
     const [{ action }] = steps;
-    if (action.type !== 'collect' && action.type !== 'fetch') return Math.max(ready.at, this.host.at);
-    return this.filling(ready, action).at;
+    return Math.max(ready.at, (action.type === 'collect' || action.type === 'fetch' ? this.copies : this.host).at);
   }
 
   /** When a turn may begin: its lane is free, as are the staging slot and the bytes that it takes. */
@@ -149,14 +168,12 @@ class Lanes {
     const waits = steps.flatMap((step) => step.waits.map((wait) => this.done[wait]));
     const own = this.publicationOf.get(id);
     const slot = 'staging' in action ? this.slots.get(action.staging.tensor) : undefined;
-    // What is no copy runs when those before it are done.
-    const isAlone = action.type === 'report' || action.type === 'feed' || action.type === 'announce';
     return latest(
       this.lanes[lane],
       ...waits,
       slot,
       own === undefined ? undefined : this.done[own],
-      isAlone ? this.copied : undefined,
+      isAlone(action) ? this.copied : undefined,
     );
   }
 
@@ -173,6 +190,16 @@ class Lanes {
 
   private transfer(step: Step): void {
     const begin = this.readyFor([step]);
+    const { action } = step;
+    if (action.type === 'publish' || action.type === 'store') {
+      const pack = dispatches(action);
+      const submitted = this.encode(begin, (action.type === 'store' ? action.parts.length : 1) + pack.length);
+      const bytes = action.type === 'store' ? action.staging.bytes : action.source.bytes;
+      const mapped = this.toSlot(this.onDevice(submitted, this.kernels(pack)), bytes);
+      this.leaving.push({ step, begin, mapped, slot: action.staging.tensor, bytes });
+      this.lanes[step.lane] = submitted;
+      return;
+    }
     const { done, end = done, laneFree = done } = this.transferred(step.action, begin);
     this.lanes[step.lane] = laneFree;
     this.finish(step, { done, begin, end });
@@ -181,16 +208,6 @@ class Lanes {
   /** `done`: others need not wait any more; `end`: its work is over; `laneFree`: its lane goes on. */
   private transferred(action: Action, begin: Moment): { done: Moment; end?: Moment; laneFree?: Moment } {
     switch (action.type) {
-      case 'publish': {
-        const pack = action.pack ? [action.pack] : [];
-        const submitted = this.encode(begin, 1 + pack.length);
-        const onHost = this.read(this.onDevice(submitted, this.kernels(pack)), action.source.bytes);
-        return this.copiedOut(action.staging.tensor, submitted, onHost);
-      }
-      case 'store': {
-        const submitted = this.encode(begin, action.parts.length);
-        return this.copiedOut(action.staging.tensor, submitted, this.read(submitted, action.staging.bytes));
-      }
       case 'collect':
       case 'fetch': {
         const placed = action.type === 'collect' ? action.place : [];
@@ -201,20 +218,23 @@ class Lanes {
         return { done, end };
       }
       case 'report':
-        return { done: this.read(this.encode(begin, 1), action.control.bytes) };
+        return { done: this.toSlot(this.encode(begin, 1), action.control.bytes) };
       case 'feed':
         return { done: this.encode(begin, action.inputs.length + action.targets.length + 1) };
-      case 'announce':
-      case 'dispatch':
-      case 'free':
+      default:
         return { done: begin };
     }
   }
 
-  private copiedOut(slot: number, submitted: Moment, onHost: Moment): { done: Moment; laneFree: Moment } {
-    this.slots.set(slot, onHost);
-    this.copied = latest(this.copied, onHost);
-    return { done: onHost, laneFree: submitted };
+  /** The host's threads copy what lies in a download slot. */
+  private copyOut(out: Leaving): void {
+    const seconds = (out.bytes * this.ranks.host) / this.profile.hostCopyBytesPerSecond;
+    const done = after(latest(out.mapped, this.copies), { downloads: seconds });
+    this.copies = done;
+    this.copied = latest(this.copied, done);
+    this.slots.set(out.slot, done);
+    this.leaving.splice(this.leaving.indexOf(out), 1);
+    this.finish(out.step, { done, begin: out.begin, end: done });
   }
 
   private finish({ id }: Step, { done, begin, end }: { done: Moment; begin: Moment; end: Moment }): void {
@@ -236,13 +256,11 @@ class Lanes {
     return this.device;
   }
 
-  /** The device copies to a download slot, which the host then reads. */
-  private read(ready: Moment, bytes: number): Moment {
-    const { downloadBytesPerSecond, hostCopyBytesPerSecond, roundTripSeconds } = this.profile;
+  /** The device copies to a download slot, which the host then may read. */
+  private toSlot(ready: Moment, bytes: number): Moment {
+    const { downloadBytesPerSecond, roundTripSeconds } = this.profile;
     const there = this.onDevice(ready, { downloads: (bytes * this.ranks.device) / downloadBytesPerSecond });
-    const mapped = latest(after(there, { dispatches: roundTripSeconds }), this.copies);
-    this.copies = after(mapped, { downloads: (bytes * this.ranks.host) / hostCopyBytesPerSecond });
-    return this.copies;
+    return after(there, { dispatches: roundTripSeconds });
   }
 
   /** When the host will have filled an upload slot; over a simulated link, no sooner than that lets it. */
@@ -285,6 +303,11 @@ function bytesMoved({ kernel, operands, params }: Dispatch): number {
     bytes / 2,
     halves.reduce((rest, half) => rest - half, bytes),
   );
+}
+
+/** What of the host's lane is no copy runs when the copies before it are done. */
+function isAlone({ type }: Action): boolean {
+  return type === 'report' || type === 'feed' || type === 'announce';
 }
 
 /** The turns of a lane, in order: what the compute lane submits together, else a step. */
