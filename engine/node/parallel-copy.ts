@@ -1,20 +1,18 @@
 import koffi, { type KoffiFunc } from 'koffi';
 
-/** Threads of Node's pool, which is made when it is first used. */
-const THREADS = Number(process.env.UV_THREADPOOL_SIZE ?? 4);
-/** Least and most that one thread copies at a time: a call costs this thread 13 µs, and a copy ends with its slowest. */
-const [LEAST_BYTES, MOST_BYTES] = [2 ** 20, 4 * 2 ** 20];
+/**
+ * What one thread copies at a time. Several copies are under way at once, so that this is enough to keep the threads busy; and
+ * each call costs the one thread that does all else 13 µs.
+ */
+const CHUNK_BYTES = 4 * 2 ** 20;
 /** Below so many bytes a copy on this thread is done before others have begun. */
 const WORTH_SHARING_BYTES = 2 ** 18;
-
-/** Copies that threads have or wait for. */
-let underWay = 0;
 
 type Memcpy = KoffiFunc<(target: Uint8Array, source: Uint8Array, bytes: number) => unknown>;
 let memcpy: Memcpy | undefined;
 
 /**
- * Copies bytes on the threads that are idle while this one goes on. One thread moves 6 GB/s into or out of a mapped range, four 30,
+ * Copies bytes on other threads while this one goes on. One thread moves 6 GB/s into or out of a mapped range, four 30,
  * sixteen 54 (measured on the host of an H200). Both views must be of the same length and stay mapped until it resolves.
  */
 export async function parallelCopy(target: Uint8Array, source: Uint8Array): Promise<void> {
@@ -26,19 +24,12 @@ export async function parallelCopy(target: Uint8Array, source: Uint8Array): Prom
     return;
   }
   memcpy ??= koffi.load('libc.so.6').func('void *memcpy(void *target, void *source, size_t bytes)') as Memcpy;
-  const bytes = source.byteLength;
-  const idle = Math.max(Math.ceil(bytes / MOST_BYTES), THREADS - underWay);
-  const chunks = Math.min(Math.ceil(bytes / LEAST_BYTES), idle);
-  const chunk = Math.ceil(bytes / chunks / 64) * 64;
-  const copies = Array.from({ length: Math.ceil(bytes / chunk) }, (_, i) => {
+  const chunks = Math.ceil(source.byteLength / CHUNK_BYTES);
+  const chunk = Math.ceil(source.byteLength / chunks / 64) * 64;
+  const copies = Array.from({ length: chunks }, (_, i) => {
     const [from, to] = [source, target].map((view) => view.subarray(i * chunk, (i + 1) * chunk));
-    underWay++;
     return new Promise<void>((resolve, reject) => {
-      memcpy!.async(to, from, from.byteLength, (error: Error | null) => {
-        underWay--;
-        if (error) reject(error);
-        else resolve();
-      });
+      memcpy!.async(to, from, from.byteLength, (error: Error | null) => (error ? reject(error) : resolve()));
     });
   });
   await Promise.all(copies);

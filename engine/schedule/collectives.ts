@@ -52,10 +52,8 @@ interface Piece {
 
 /** Publications that share a ring of regions may run this far ahead of their readers. */
 const RING_REGIONS = 8;
-/** Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. */
-export const STAGING_SLOTS = 3;
-/** Most bytes of a piece of what is sharded on the device: so small that several slots cost little, and a layer's half whole pieces. */
-const PIECE_BYTES = 8.125 * 2 ** 20;
+/** Most bytes of a piece of what is sharded on the device: a slot is that large, and a smaller piece costs the host as much. */
+const PIECE_BYTES = 16.25 * 2 ** 20;
 /** In an all-reduce, how many pieces are reduced before the sum of the first goes back to the ranks. */
 const ALL_REDUCE_AHEAD = 2;
 
@@ -107,7 +105,7 @@ function placing(from: FloatType, to: FloatType): Kernel {
 }
 
 function listPublish(draft: Draft, c: CollectiveName, region: number, source: Range, pack: Dispatch | null): void {
-  const staging = draft.stagingSlot('download', 'comm', STAGING_SLOTS, source.bytes);
+  const staging = draft.stagingSlot('download', 'comm', draft.stagingSlots, source.bytes);
   draft.list({
     kind: 'download',
     lane: 'host',
@@ -382,7 +380,7 @@ function listCollect(
       own: io.own ?? null,
       extraReads: io.extraReads ?? 0,
       linkGBps: io.sharding.linkGBps,
-      staging: draft.stagingSlot('upload', 'comm', STAGING_SLOTS, sources * io.bytes),
+      staging: draft.stagingSlot('upload', 'comm', draft.stagingSlots, sources * io.bytes),
       received: draft.whole(io.received),
       place: io.place,
     },

@@ -38,6 +38,8 @@ export class Draft {
     readonly profile: AdapterProfile,
     /** The regions of a program that this one shares its state with, and so its mailboxes. */
     private readonly knownRegions: readonly Region[] = [],
+    /** Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. */
+    readonly stagingSlots = 3,
   ) {
     this.regions = [...knownRegions];
   }

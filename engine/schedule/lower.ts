@@ -68,7 +68,8 @@ export interface Lowered {
  */
 export function lower(input: LowerInput): Lowered {
   const { program, strategy, optimizer, training } = input;
-  const draft = new Draft(input.rank, input.world, input.profile, training?.regions);
+  const slots = stagingSlots(training?.strategy ?? strategy);
+  const draft = new Draft(input.rank, input.world, input.profile, training?.regions, slots);
   const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
   const hostGathers = input.cpuOffload ? gathersOf : null;
   const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers, input.precision);
@@ -93,6 +94,11 @@ export function lower(input: LowerInput): Lowered {
     },
   });
   return { draft, groups, control };
+}
+
+/** Where units stay gathered from forward to backward a step is at its fullest, and two slots have to do. */
+function stagingSlots({ gathers }: StrategyPlan): number {
+  return gathers.some(({ afterUseOf }) => afterUseOf !== null) ? 2 : 3;
 }
 
 /** How often a step gathers a group. */

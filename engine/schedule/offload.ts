@@ -1,4 +1,3 @@
-import { STAGING_SLOTS } from './collectives.ts';
 import type { Draft } from './draft.ts';
 import type { HostCopy, StepPhase, Tensor } from './schedule.ts';
 
@@ -31,7 +30,7 @@ export function listHostCopy(
   parts: readonly HostCopy[],
 ): void {
   const bytes = parts.reduce((sum, part) => sum + part.device.bytes, 0);
-  const staging = draft.stagingSlot(type === 'fetch' ? 'upload' : 'download', 'offload', STAGING_SLOTS, bytes);
+  const staging = draft.stagingSlot(type === 'fetch' ? 'upload' : 'download', 'offload', draft.stagingSlots, bytes);
   draft.list({
     kind: type === 'fetch' ? 'upload' : 'download',
     lane: 'host',
