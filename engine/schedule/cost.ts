@@ -54,6 +54,9 @@ interface Moment {
   readonly before: Moment | null;
 }
 
+/** For how long a GPU serves one of several processes before the next: the driver's default. */
+const TURN_SECONDS = 2e-3;
+
 const START: Moment = { at: 0, spent: {}, before: null };
 
 function latest(...moments: readonly (Moment | undefined)[]): Moment {
@@ -214,7 +217,7 @@ class Lanes {
         this.copies = this.filling(begin, action);
         const done = this.encode(this.copies, 1 + placed.length);
         const end = this.onDevice(done, this.inDevice(action.staging.bytes), this.kernels(placed));
-        this.slots.set(action.staging.tensor, after(end, { dispatches: this.profile.roundTripSeconds }));
+        this.slots.set(action.staging.tensor, after(end, { dispatches: this.roundTripSeconds() }));
         return { done, end };
       }
       case 'report':
@@ -258,9 +261,15 @@ class Lanes {
 
   /** The device copies to a download slot, which the host then may read. */
   private toSlot(ready: Moment, bytes: number): Moment {
-    const { downloadBytesPerSecond, roundTripSeconds } = this.profile;
+    const { downloadBytesPerSecond } = this.profile;
     const there = this.onDevice(ready, { downloads: (bytes * this.ranks.device) / downloadBytesPerSecond });
-    return after(there, { dispatches: roundTripSeconds });
+    return after(there, { dispatches: this.roundTripSeconds() });
+  }
+
+  /** From the end of the device's work until the host knows of it; when the device is another rank's, that one's turn later. */
+  private roundTripSeconds(): number {
+    const { roundTripSeconds, software } = this.profile;
+    return roundTripSeconds + (software ? 0 : (this.ranks.device - 1) * TURN_SECONDS);
   }
 
   /** When the host will have filled an upload slot; over a simulated link, no sooner than that lets it. */
