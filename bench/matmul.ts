@@ -12,7 +12,7 @@ import { seededRandom } from '../engine/ops/kernel-case.ts';
 import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
 import { panelVariant } from '../engine/ops/matmul/matmul-few-rows-panel.ts';
-import { type SpreadRowsShape, spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
+import { spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
 import { storeWgsl } from '../engine/ops/matmul/matmul-store.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { floorMs } from './floor.ts';
@@ -57,12 +57,12 @@ const block = (M: number, N: number, K: number, rows: number, columns: number): 
   wholeC: true,
 });
 
-/** [threads, row lanes, column lanes, rows, columns, column warps, b ahead, a ahead, quads, parts] */
-const SPREAD: readonly (readonly [number, number, number, number, number, number, number, 0 | 1, number, number])[] = [
-  [256, 4, 2, 9, 4, 1, 2, 1, 1, 1],
-  [256, 4, 1, 9, 8, 1, 1, 1, 3, 1],
-  [256, 4, 4, 9, 8, 1, 1, 1, 3, 1],
-  [256, 4, 4, 9, 8, 1, 2, 1, 1, 1],
+/** [row lanes, column lanes, rows, columns] */
+const SPREAD: readonly (readonly [number, number, number, number])[] = [
+  [4, 1, 9, 8],
+  [4, 2, 9, 4],
+  [4, 2, 9, 8],
+  [4, 4, 9, 8],
 ];
 
 /** [row lanes, column lanes, rows, columns, depth, ahead, parts] */
@@ -81,29 +81,14 @@ interface Candidate extends TiledVariant {
   readonly parts?: number;
 }
 
-function fewRowsCandidates(layout: 'nt' | 'nn'): Candidate[] {
-  const spread = SPREAD.map(
-    ([threads, rowLanes, columnLanes, rows, columns, columnWarps, ahead, aheadA, quads, parts]): Candidate => {
-      const shape: SpreadRowsShape = {
-        threads,
-        rowLanes,
-        columnLanes,
-        rows,
-        columns,
-        columnWarps,
-        unroll: 1,
-        ahead,
-        aheadA: aheadA === 1,
-        quads,
-        parts,
-      };
-      const variant = spreadRowsVariant(layout, storeWgsl(false), shape);
-      const name = `${variant.name} ${threads}: ${rowLanes}x${columnLanes} of ${rows}x${columns} b${ahead}a${aheadA}q${quads}`;
-      return { ...variant, name, parts };
-    },
-  );
+function fewRowsCandidates(layout: 'nt' | 'nn', N: number): Candidate[] {
+  const store = storeWgsl(false);
+  const spread = SPREAD.map(([rowLanes, columnLanes, rows, columns]): Candidate => {
+    const variant = spreadRowsVariant(layout, store, { rowLanes, columnLanes, rows, columns });
+    return { ...variant, name: `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns}` };
+  });
   const panel = PANEL.map(([rowLanes, columnLanes, rows, columns, depth, ahead, parts]): Candidate => {
-    const variant = panelVariant(layout, storeWgsl(false), {
+    const variant = panelVariant(layout, store, {
       rowLanes,
       columnLanes,
       rows,
@@ -115,11 +100,12 @@ function fewRowsCandidates(layout: 'nt' | 'nn'): Candidate[] {
     const name = `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns} ahead ${ahead}`;
     return { ...variant, name, parts };
   });
-  return [...spread, ...panel];
+  // The second dispatch adds whole vec4s.
+  return [...spread, ...panel].filter(({ parts = 1 }) => parts === 1 || N % 4 === 0);
 }
 
-function candidates(layout: Layout, M: number, K: number): Candidate[] {
-  if (layout !== 'tn' && M <= 64) return fewRowsCandidates(layout);
+function candidates(layout: Layout, M: number, N: number, K: number): Candidate[] {
+  if (layout !== 'tn' && M <= 64) return fewRowsCandidates(layout, N);
   if (K <= 64)
     return [
       block(64, 128, 36, 8, 4),
@@ -164,7 +150,7 @@ export async function run(args: readonly string[]): Promise<void> {
     const data = makeData(open.device, layout, params);
     const chain = entry.software ? 1 : M === 4096 && K === 4096 ? 4 : CHAIN;
     const ready: Ready[] = [];
-    for (const variant of [...own, ...candidates(layout, M, K)] as readonly Candidate[]) {
+    for (const variant of [...own, ...candidates(layout, M, N, K)] as readonly Candidate[]) {
       if (!variant.fits(params)) continue;
       const kernel: Kernel = {
         ...base,

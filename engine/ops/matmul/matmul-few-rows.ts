@@ -18,9 +18,8 @@ export const WIDE_PANEL: PanelShape = {
   ahead: 2,
   parts: 1,
 };
-const spread = { threads: 256, rowLanes: 4, rows: 9, columns: 8, columnWarps: 1, unroll: 1, quads: 3, parts: 1 };
-const NARROW: SpreadRowsShape = { ...spread, columnLanes: 1, ahead: 1, aheadA: true };
-const WIDE: SpreadRowsShape = { ...spread, columnLanes: 4, ahead: 1, aheadA: true };
+const NARROW: SpreadRowsShape = { rowLanes: 4, columnLanes: 1, rows: 9, columns: 8 };
+const WIDE: SpreadRowsShape = { rowLanes: 4, columnLanes: 4, rows: 9, columns: 8 };
 
 /**
  * Variants for products with few rows (nt, nn): a workgroup has up to 36 rows of a few columns, so that a weight is fetched
