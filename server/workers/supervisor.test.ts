@@ -134,13 +134,26 @@ describe('launchRun', () => {
     expect(end.checkpoints).toHaveLength(1);
   });
 
+  it('waits for a step as long as steps take, whatever a stop may take otherwise', async () => {
+    const { run, stepSeen } = launch('long', { steps: 1000, patience: { stopMs: 10, killMs: 10 } });
+    await stepSeen();
+    run.stop();
+    const end = await run.done;
+    expect([end.status, end.checkpoints.length]).toEqual(['stopped', 1]);
+  });
+
   it('forces a rank that does not stop', async () => {
     const { run, events, stepSeen } = launch('deaf', { steps: 1000, patience: { stopMs: 100, killMs: 200 } });
     await stepSeen();
     run.stop();
     const end = await run.done;
     expect(end.status).toBe('stopped');
-    expect(events.at(-1)).toMatchObject({ event: 'log', line: expect.stringContaining('did not stop') });
+    expect(events.at(-1)).toMatchObject({
+      event: 'log',
+      line: expect.stringMatching(
+        /did not stop by themselves and were ended: \d+ steps? (is|are) lost, since no checkpoint/,
+      ),
+    });
   });
 
   it('removes the shared memory of those who were killed, and of nobody else', async () => {

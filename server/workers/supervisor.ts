@@ -2,6 +2,7 @@ import { mkdir, stat } from 'node:fs/promises';
 import { dirname, join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ExperimentConfig } from '../../engine/config.ts';
+import { counted } from '../../engine/counted.ts';
 import { processStartTime } from '../../engine/node/liveness.ts';
 import { readVariants } from '../../engine/node/variant-store.ts';
 import type { FromWorker } from '../../engine/node/worker-protocol.ts';
@@ -16,7 +17,7 @@ export interface Patience {
   readonly firstHeartbeatMs: number;
   /** Between two heartbeats. */
   readonly heartbeatMs: number;
-  /** From a stop to SIGTERM: the step is finished and a checkpoint written. */
+  /** From a stop to SIGTERM, or longer where steps take long: the steps under way are finished and a checkpoint written. */
   readonly stopMs: number;
   /** The same for the ranks that are left when one died: there is nothing to save. */
   readonly peerMs: number;
@@ -70,6 +71,10 @@ export interface LaunchedRun {
 const FOLDER_MS = 500;
 /** How many events wait at most for the start event. */
 const MAX_HELD = 10_000;
+/** A stop waits this many times the longest step of late: two may be under way. */
+const STEPS_OF_A_STOP = 3;
+/** Steps of each rank that are of late. */
+const RECENT_STEPS = 8;
 /** A WorkerPhase: a checkpoint is copied, or written with nothing else to do. */
 const SAVING = 'saving';
 const WORKER = fileURLToPath(new URL('../../engine/node/worker.ts', import.meta.url));
@@ -109,6 +114,8 @@ class Supervision {
   #checkpoints: CheckpointRecord[] = [];
   readonly #peakBytes: number[];
   readonly #steps = new Map<number, number>();
+  #firstStep: number | null = null;
+  readonly #recentStepMs: number[] = [];
   readonly #timers = new Set<NodeJS.Timeout>();
   #allEnded!: () => void;
   #stopping: 'no' | 'asked' | 'failed' = 'no';
@@ -164,7 +171,7 @@ class Supervision {
       this.#options.onEvent({ event: 'log', rank: null, line: 'Stopped by request before its first step.' });
       for (const worker of this.#workers) this.#signal(worker, 'SIGKILL');
     } else {
-      this.#wind(this.#patience.stopMs);
+      this.#wind(Math.max(this.#patience.stopMs, STEPS_OF_A_STOP * Math.max(0, ...this.#recentStepMs)));
     }
   }
 
@@ -279,6 +286,9 @@ class Supervision {
     if (event.event === 'step') {
       this.#peak(event.rank, event.memory.peakBytes);
       this.#steps.set(event.rank, event.step);
+      this.#firstStep ??= event.step;
+      this.#recentStepMs.push(event.iterationMs);
+      if (this.#recentStepMs.length > RECENT_STEPS * this.#options.config.devices) this.#recentStepMs.shift();
     }
     if (event.event === 'checkpoint') {
       const { event: _, removed = [], ...record } = event;
@@ -438,8 +448,24 @@ class Supervision {
     if (cause) return { ...common, status: 'failed', error: cause.error };
     const finished = this.#workers.length > 0 && this.#workers.every(({ result }) => result?.status === 'finished');
     if (this.#held === null && this.#workers.some(({ result }) => result === null))
-      this.#options.onEvent({ event: 'log', rank: null, line: 'The ranks did not stop by themselves and were ended.' });
+      this.#options.onEvent({
+        event: 'log',
+        rank: null,
+        line: `The ranks did not stop by themselves and were ended: ${this.#loss()}.`,
+      });
     return { ...common, status: finished ? 'finished' : 'stopped' };
+  }
+
+  /** What an end by force costs, in words. */
+  #loss(): string {
+    const done = Math.max(-1, ...this.#steps.values()) + 1;
+    const saved = Math.max(-1, ...this.#checkpoints.map(({ step }) => step));
+    const lost = Math.max(0, done - (saved < 0 ? (this.#firstStep ?? done) : saved));
+    if (lost === 0) return 'no reported step is lost';
+    const are = `${counted(lost, 'step')} ${lost === 1 ? 'is' : 'are'} lost`;
+    return saved < 0
+      ? `${are}, since no checkpoint was saved`
+      : `${are} since the checkpoint after ${counted(saved, 'step')}`;
   }
 }
 
