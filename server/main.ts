@@ -101,6 +101,12 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
   const port = await listen(http, host, settings.port);
   const guard = new Guard({ host, port, token });
   const io = openSockets(http, guard);
+  http.on('upgrade', (request, socket, head) => {
+    // socket.io asks the guard by itself. It takes exactly what begins with this, and leaves the rest without an answer.
+    if (request.url?.startsWith(`${SOCKET_PATH}/`)) return;
+    socket.on('error', () => socket.destroy());
+    void answering.then((by) => answerUpgrade(by, request, socket, head));
+  });
   closers.push(() => closeHttp(http, io, connections));
   const hub = new Hub((hint) => sendHint(io, hint));
   closers.push(() => hub.close());
@@ -136,10 +142,6 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
     log,
   };
   begin(by);
-  http.on('upgrade', (request, socket, head) => {
-    // socket.io asks the guard by itself.
-    if (!request.url?.startsWith(SOCKET_PATH)) answerUpgrade(by, request, socket, head);
-  });
   return {
     address: `http://${host.includes(':') ? `[${host}]` : host}:${port}`,
     port,

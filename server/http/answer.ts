@@ -51,21 +51,23 @@ export async function answer(by: Answering, request: IncomingMessage, response: 
   }
 }
 
-/** Decides on a socket that is not socket.io's: only the pages' development server has one. */
+/**
+ * Decides on a socket that is not socket.io's: only the pages' development server has one. Any other is closed, also
+ * where the other side would not: nothing else bounds an upgraded connection.
+ */
 export function answerUpgrade(
   { guard, pages }: Answering,
   request: IncomingMessage,
   socket: Duplex,
   head: Buffer,
 ): void {
-  socket.on('error', () => socket.destroy());
   try {
     guard.checkSource(request, true);
     guard.checkToken(request);
     if (pages) pages.upgrade(request, socket, head);
     else socket.destroy();
   } catch {
-    socket.end('HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n');
+    socket.end('HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n', () => socket.destroy());
   }
 }
 

@@ -72,6 +72,26 @@ async function readByHints(id: string, socket: Socket): Promise<number[]> {
 }
 
 describe('a socket', () => {
+  it('is let go at every address that has none, whoever asks', { timeout: 10_000 }, async () => {
+    const own = `http://127.0.0.1:${test.studio.port}`;
+    const paths = ['/socket.ioX', '/socket.io', '/socket.io?EIO=4&transport=websocket', '/socket.io/', '/', '/_next/x'];
+    const asked = paths.flatMap((path) => ['http://evil.example', own].map((origin) => ({ path, origin })));
+    await Promise.all(
+      asked.map(async ({ path, origin }) => {
+        // Its own half of the connection stays open: the studio has to end both.
+        const socket = connect({ port: test.studio.port, host: '127.0.0.1', allowHalfOpen: true });
+        const closed = new Promise((resolve) => socket.on('end', resolve).on('error', resolve));
+        socket.resume();
+        socket.write(
+          `GET ${path} HTTP/1.1\r\nHost: 127.0.0.1:${test.studio.port}\r\nOrigin: ${origin}\r\n` +
+            'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n',
+        );
+        await closed;
+        socket.destroy();
+      }),
+    );
+  });
+
   it('is only for our own pages and for programs', async () => {
     const own = `127.0.0.1:${test.studio.port}`;
     expect(await outcome(open())).toBe('connected');
