@@ -44,7 +44,13 @@ export interface PickleOptions {
 }
 
 const MAX_DEPTH = 100;
-const MAX_NODES = 20_000_000;
+/**
+ * A file of a few kilobytes inflates to millions of one-byte opcodes, so memory is bounded by what they make: containers,
+ * instances and what the memo remembers (about 400 bytes each, with the check of the tree), and everything that is pushed
+ * or marked (about 40).
+ */
+const MAX_OBJECTS = 2_000_000;
+const MAX_VALUES = 8_000_000;
 /** Arguments of all calls together, in items and characters for each byte of the pickle; torch's own files stay below 4. */
 const MAX_ARGUMENT_UNITS_PER_BYTE = 16;
 const MAX_PROTOCOL = 5;
@@ -56,7 +62,7 @@ const MAX_LONG_BYTES = 128;
  * checkpoint. It executes nothing.
  *
  * Throws 'refused-global' with the name of a global outside the allow-list, 'bad-file' for anything malformed, cyclic or
- * beyond the bounds. Time and memory are linear in the length of the pickle.
+ * beyond the bounds. Time and memory are linear in the length of the pickle, and bounded.
  */
 export function readPickle(bytes: Uint8Array, options: PickleOptions): PyValue {
   return new PickleMachine(bytes, options).run();
@@ -75,6 +81,8 @@ class PickleMachine {
   private readonly view: DataView;
   private at = 0;
   private argumentUnits = 0;
+  private objects = 0;
+  private values = 0;
   private stack: PyValue[] = [];
   private readonly outer: PyValue[][] = [];
   private readonly memo = new Map<number, PyValue>();
@@ -96,7 +104,7 @@ class PickleMachine {
     [OPCODE.MARK]: (m) => m.mark(),
     [OPCODE.POP]: (m) => (m.stack.length > 0 ? m.stack.pop() : m.popToMark()),
     [OPCODE.POP_MARK]: (m) => m.popToMark(),
-    [OPCODE.DUP]: (m) => m.push(m.top()),
+    [OPCODE.DUP]: (m) => m.pushKnown(m.top()),
 
     [OPCODE.NONE]: (m) => m.push(null),
     [OPCODE.NEWTRUE]: (m) => m.push(true),
@@ -161,7 +169,7 @@ class PickleMachine {
       execute(this);
     }
     const result = this.pop();
-    const fault = treeFault(result, this.options.maxDepth ?? MAX_DEPTH, this.options.maxNodes ?? MAX_NODES);
+    const fault = treeFault(result, this.options.maxDepth ?? MAX_DEPTH, this.options.maxNodes ?? MAX_VALUES);
     if (fault) throw this.bad(fault);
     return result;
   }
@@ -237,12 +245,24 @@ class PickleMachine {
 
   // Stack and memo
 
+  private countValue(): void {
+    if (++this.values > MAX_VALUES) throw this.bad(`more than ${MAX_VALUES} values`);
+  }
+
   private mark(): void {
+    this.countValue();
     this.outer.push(this.stack);
     this.stack = [];
   }
 
   private push(value: PyValue): void {
+    if (typeof value === 'object' && value !== null && ++this.objects > MAX_OBJECTS)
+      throw this.bad(`more than ${MAX_OBJECTS} containers and instances`);
+    this.pushKnown(value);
+  }
+
+  private pushKnown(value: PyValue): void {
+    this.countValue();
     this.stack.push(value);
   }
 
@@ -274,12 +294,13 @@ class PickleMachine {
     // A pickler numbers its memo from 0, and each number costs it at least two bytes.
     if (index >= this.bytes.length) throw this.bad(`memo number ${index} in a pickle of ${this.bytes.length} bytes`);
     this.memo.set(index, this.top());
+    if (this.memo.size > MAX_OBJECTS) throw this.bad(`more than ${MAX_OBJECTS} values in its memo`);
   }
 
   private get(index: number): void {
     const value = this.memo.get(index);
     if (value === undefined) throw this.bad(`memo number ${index}, which was never stored`);
-    this.push(value);
+    this.pushKnown(value);
   }
 
   // Containers

@@ -103,6 +103,19 @@ describe('round trip', () => {
 });
 
 describe('what a hostile pickle may try', () => {
+  test.each([
+    ['dicts', '}', /more than 2000000 containers/],
+    ['lists', ']', /more than 2000000 containers/],
+    ['tuples', ')', /more than 2000000 containers/],
+    ['marks', '(', /more than 8000000 values/],
+    ['numbers in the memo', '\x94', /more than 2000000 values in its memo/],
+    ['values used twice', '2', /more than 8000000 values/],
+  ])('millions of %s, which a few kilobytes inflate to', (_, opcode, said) => {
+    const bytes = new Uint8Array(8_000_100).fill(opcode.charCodeAt(0));
+    bytes.set([0x80, 2, OPCODE.EMPTY_LIST, OPCODE.MARK, OPCODE.NONE]);
+    expect(failure(bytes)).toMatchObject({ code: 'bad-file', message: expect.stringMatching(said) });
+  });
+
   test('a foreign global is refused by its name, before anything else happens', () => {
     const error = failure([...ascii('cposix\nsystem\n'), OPCODE.STOP]);
     expect(error.code).toBe('refused-global');
