@@ -183,7 +183,7 @@ export const ExperimentConfig = z.strictObject({
       gradientClipAlgorithm: z.enum(['norm', 'value']).default('norm'),
       onNonFinite: z.enum(['stop', 'skip']).default('stop'),
       validateEvery: count.nullable().default(null),
-      validateBatches: count.default(8),
+      validateBatches: count.max(100_000).default(8),
     })
     .prefault({}),
   checkpoint: z

@@ -1,5 +1,6 @@
 import { dirname } from 'node:path';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
+import { exchange } from '../comm/exchange.ts';
 import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
@@ -159,13 +160,21 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     savesRequested: hooks.savesRequested,
     onPhase: hooks.onPhase,
   });
-  if (start.weightsFile !== null) await saveWeights(start.weightsFile, { run, engine, mailbox });
+  if (start.weightsFile !== null) {
+    hooks.onPhase('saving', result.stepsDone);
+    await saveWeights(start.weightsFile, { run, engine, mailbox });
+  }
   const device = { id: run.rank, name: s.place.adapter.name };
   hooks.emit({
     event: 'summary',
     rank: run.rank,
     text: memorySummary(run, result.stepsByShape, engine.memory(), device),
   });
+  if (result.unsaved) {
+    // Training went on in spite of it, and the weights are written by now; the run has not given what it was to give.
+    await exchange(mailbox, run.regions.length, [0]);
+    throw result.unsaved;
+  }
   return result;
 }
 
@@ -307,14 +316,19 @@ async function saveWeights(
   const parts = run.model.parameters.map(({ name }): SavedPart => ({ name, part: 'param' }));
   if (run.rank !== 0) return drainParts(saving, parts);
   const sink = await createFileSink(path);
-  await writeSafetensors(
-    run.model.parameters.map(({ name, shape }) => ({
-      name,
-      dtype: 'float32' as const,
-      shape,
-      chunks: () => gatherPart(saving, name, 'param'),
-    })),
-    sink,
-  );
-  await sink.commit();
+  try {
+    await writeSafetensors(
+      run.model.parameters.map(({ name, shape }) => ({
+        name,
+        dtype: 'float32' as const,
+        shape,
+        chunks: () => gatherPart(saving, name, 'param'),
+      })),
+      sink,
+    );
+    await sink.commit();
+  } catch (error) {
+    await sink.abort().catch(() => undefined);
+    throw error;
+  }
 }

@@ -195,6 +195,8 @@ describe('a disk that fails', () => {
       const config = { devices: 2, trainer: { steps: 4 }, checkpoint: { every: 1, format, keepLast: 1 } };
       const { results, events } = await start(config, { store: broken(call, rank, 2) });
       expect(failures(await results)).toEqual([null, null]);
+      for (const result of await results)
+        expect(result.status === 'fulfilled' && result.value.unsaved?.message).toMatch(/after 4 steps was not saved/);
       expect(await listed()).toEqual([[1, format]]);
       const lines = events.flatMap((e) => (e.event === 'log' ? [e.line] : []));
       expect(lines).toHaveLength(3);

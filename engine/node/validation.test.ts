@@ -23,7 +23,7 @@ const model = { kind: 'demo-transformer', ninp: 8, nhead: 2, nhid: 12, nlayers: 
 const data = { kind: 'wikitext2', path: 'made up', blockSize: 7, batchSize: 2, validationFraction: 0.2 };
 
 /** Trains all ranks of a config on the interpreter: their steps, what rank 0 said of validation, the weights that are left. */
-async function trained(extra: object) {
+async function trained(extra: object, asked: { stop?: boolean; save?: boolean } = {}) {
   const config = parseConfig({ model, data, checkpoint: { atEnd: false }, ...extra });
   const { devices, trainer } = config;
   const parts = holdOut(corpus, 0.2);
@@ -37,6 +37,7 @@ async function trained(extra: object) {
   const mailboxes = openInProcessMailboxes(devices, trainerRegions(runs[0]));
   const engines = runs.map((run, rank) => new Interpreter(run, mailboxes[rank], { poison: true }));
   const events: RunEvent[] = [];
+  const phases = runs.map((): string[] => []);
   const results = await Promise.all(
     runs.map(async (run, rank) => {
       await fillRank(engines[rank], run, freshParameters(trainer.seed));
@@ -49,8 +50,10 @@ async function trained(extra: object) {
         validation: trainer.validateEvery === null ? null : stream(parts.validation as typeof corpus),
         checkpoints: folderStore('/nothing/is/saved/here'),
         emit: (event) => events.push(event),
-        stopRequested: () => false,
-        onPhase: () => undefined,
+        // The last rank is asked as soon as it validates.
+        stopRequested: () => asked.stop === true && rank === devices - 1 && phases[rank].includes('validating'),
+        savesRequested: () => (asked.save && rank === devices - 1 && phases[rank].includes('validating') ? 1 : 0),
+        onPhase: (phase) => phases[rank].push(phase),
       });
     }),
   );
@@ -69,7 +72,7 @@ async function trained(extra: object) {
   const validation = events.flatMap((e) =>
     e.event === 'validation' ? [{ step: e.step, loss: fromWire(e.loss) }] : [],
   );
-  return { runs, steps, validation, parameters, stepsByShape: results[0].stepsByShape };
+  return { runs, steps, validation, phases, parameters, stepsByShape: results[0].stepsByShape };
 }
 
 const fsdp = (settings: object) => ({ kind: 'fsdp', ...settings });
@@ -123,6 +126,20 @@ describe('validation every 2 steps', () => {
     const whole = runs[0].steps[0].groups.reduce((sum, g) => sum + g.layout.fullElements * 4, 0);
     expect(await most(strategies[2].SHARD_GRAD_OP)).toBe(whole);
     expect(await most('fsdp')).toBeLessThan(whole);
+  });
+
+  it('hears what is asked for between two batches: a stop ends it, a save is made', async () => {
+    const config = { devices: 2, strategy: 'fsdp', trainer: { steps: 6, validateEvery: 2, validateBatches: 3 } };
+    const stopped = await trained(config, { stop: true });
+    expect([stopped.stepsByShape, stopped.validation]).toEqual([[2, 1], []]);
+    const saved = await trained(config, { save: true });
+    for (const phases of saved.phases)
+      expect(phases.slice(0, 6)).toEqual(['training', 'training', 'validating', 'saving', 'validating', 'training']);
+    expect(saved.validation).toEqual((await trained(config)).validation);
+  });
+
+  it('has a bound on its batches', () => {
+    expect(() => parseConfig({ trainer: { validateBatches: 1e9 } })).toThrow(/validateBatches/);
   });
 
   it('needs a held-out part', () => {

@@ -63,6 +63,8 @@ export interface RankResult {
   /** How often each compiled step ran, by its index in `run.steps`: batch shapes, then passes over held-out data. */
   readonly stepsByShape: readonly number[];
   readonly checkpoints: readonly CheckpointRecord[];
+  /** Why the checkpoint at the end could not be saved, on all ranks alike; null where it was, or none was due. */
+  readonly unsaved: StudioError | null;
 }
 
 /**
@@ -91,6 +93,7 @@ class RankTraining {
   private savesAnswered = 0;
   private saveHeard = false;
   private saveError: StudioError | null = null;
+  private lastFailure: StudioError | null = null;
   /** The traces that are being written, beside training; requests as of saves. */
   private tracing: Promise<void> = Promise.resolve();
   private tracesAnswered = 0;
@@ -145,14 +148,14 @@ class RankTraining {
       if (stopped || next === steps || this.isSaveDue(next) || this.isValidationDue(next)) {
         stopped = this.report(flight.step, await flight.outcome) || stopped;
         flight = null;
-        if (this.isValidationDue(next)) await this.validate(next - 1);
+        if (this.isValidationDue(next) && !stopped) stopped = await this.validate(next - 1);
         if (this.isSaveDue(next) && next < steps && !stopped) await this.save(next, true);
       }
     }
     if (this.savedStep !== null) this.c.onPhase('saving', next);
     await this.saving;
-    if ((config.checkpoint.atEnd || this.isSaveDue(next)) && next > startStep && !this.saveError)
-      await this.save(next, false);
+    const savesAtEnd = (config.checkpoint.atEnd || this.isSaveDue(next)) && next > startStep;
+    if (savesAtEnd && !this.saveError) await this.save(next, false);
     await this.saving;
     await this.tracing;
     const status = next < steps ? 'stopped' : 'finished';
@@ -160,7 +163,8 @@ class RankTraining {
     await exchange(mailbox, this.agreementRegion, [next]);
     if (this.saveError) throw this.saveError;
     this.c.onPhase('ending', next);
-    return { status, stepsDone: next, stepsByShape: this.stepsByShape, checkpoints: this.checkpoints };
+    const unsaved = savesAtEnd ? this.lastFailure : null;
+    return { status, stepsDone: next, stepsByShape: this.stepsByShape, checkpoints: this.checkpoints, unsaved };
   }
 
   /** Step 0 starts only if all ranks' collectives meet. */
@@ -279,13 +283,18 @@ class RankTraining {
     return validateEvery !== null && stepsDone % validateEvery === 0;
   }
 
-  /** The mean loss of the held-out batches, the same ones each time. Changes nothing that training reads. */
-  private async validate(step: number): Promise<void> {
+  /**
+   * The mean loss of the held-out batches, the same ones each time. Changes nothing that training reads. What is asked for
+   * meanwhile is heard with each batch's report, on all ranks alike: a save is made, and a stop leaves the rest out. Says
+   * whether training ends.
+   */
+  private async validate(step: number): Promise<boolean> {
     const { config, run, validation, emit, onPhase } = this.c;
-    if (run.evaluation === null || !validation) return;
+    if (run.evaluation === null || !validation) return false;
     onPhase('validating', step);
     const { validateBatches } = config.trainer;
     let sum = 0;
+    let stopped = false;
     for (let i = 0; i < validateBatches; i++) {
       const { input, target } = validation.batch(i, 0, run.rank);
       const { outcome } = this.start({
@@ -296,10 +305,24 @@ class RankTraining {
         lrFactor: 0,
         ...this.requests(),
       });
-      sum += (await outcome).lossMean;
+      const { lossMean, stopRequested, saveRequested, traceRequested } = await outcome;
+      sum += lossMean;
+      this.saveHeard ||= saveRequested;
+      this.traceHeard ||= traceRequested;
+      stopped = stopRequested;
+      if (stopped && i + 1 < validateBatches) {
+        const line = `the validation after step ${step} ends with the run, after ${i + 1} of ${validateBatches} batches`;
+        if (run.rank === 0) emit({ event: 'log', rank: null, line });
+        return true;
+      }
+      if (this.saveHeard && !stopped && step + 1 < config.trainer.steps) {
+        await this.save(step + 1, true);
+        onPhase('validating', step);
+      }
     }
     if (run.rank === 0) emit({ event: 'validation', step, loss: toWire(sum / validateBatches) });
     this.lastReportMs = performance.now();
+    return stopped;
   }
 
   private isSaveDue(stepsDone: number): boolean {
@@ -370,11 +393,12 @@ class RankTraining {
     const { config, run, emit } = this.c;
     if ('failed' in result) {
       const message = `the checkpoint after ${counted(stepsDone, 'step')} was not saved: ${result.failed}`;
-      if (config.checkpoint.onSaveError === 'stop')
-        this.saveError = new StudioError('io', message, { rank: 0, step: stepsDone });
+      this.lastFailure = new StudioError('io', message, { rank: 0, step: stepsDone });
+      if (config.checkpoint.onSaveError === 'stop') this.saveError = this.lastFailure;
       else if (run.rank === 0) emit({ event: 'log', rank: null, line: message });
       return;
     }
+    this.lastFailure = null;
     if (run.rank !== 0) return;
     const { saved, removed, notRemoved } = result;
     this.checkpoints = [...this.checkpoints.filter(({ path }) => !removed.includes(path)), saved];
