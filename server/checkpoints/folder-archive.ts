@@ -1,6 +1,10 @@
-import { open, readdir, stat } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { lstat, open, readdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
+import { StudioError } from '../../engine/errors.ts';
+import { readDigestList } from '../../engine/node/checkpoint-folder.ts';
+import { absent, DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
+import { quote } from '../data-folder.ts';
 import { TAR_END_BYTES, tarHeader, tarPadding } from './tar-format.ts';
 
 /** A part of an archive: bytes at hand, or those of a file. */
@@ -14,19 +18,31 @@ export interface FolderArchive {
 
 /**
  * The tar of a checkpoint folder and its list of digests: nothing is copied, the size is known, and any range of it can be
- * read. Equal folders make equal archives.
+ * read. Equal folders make equal archives. Throws 'bad-file' unless the folder holds what is on its list, all of it as
+ * plain files, and nothing else: what a link leads to is none of the checkpoint's.
  */
 export async function folderArchive(folder: string): Promise<FolderArchive> {
   const name = basename(folder);
   const pieces: Piece[] = [];
   const add = async (path: string, as: string) => {
-    const { size } = await stat(path);
+    const info = await lstat(path).catch(absent);
+    if (!info?.isFile())
+      throw new StudioError('bad-file', `The checkpoint ${name} is damaged: ${as} is no plain file.`);
+    const { size } = info;
     const header = tarHeader(as, size);
     pieces.push({ bytes: header.length, data: header }, { bytes: size, path });
     const padding = Buffer.alloc(tarPadding(size));
     if (padding.length) pieces.push({ bytes: padding.length, data: padding });
   };
-  for (const file of (await readdir(folder)).sort()) await add(join(folder, file), `${name}/${file}`);
+  const digests = await readDigestList(folder);
+  if (!digests) throw new StudioError('bad-file', `The checkpoint ${name} is damaged: it has no list of digests.`);
+  const extra = (await readdir(folder)).find((file) => !digests.has(file));
+  if (extra !== undefined)
+    throw new StudioError(
+      'bad-file',
+      `The checkpoint ${name} is damaged: ${quote(extra)} is not on its list of digests.`,
+    );
+  for (const file of [...digests.keys()].sort()) await add(join(folder, file), `${name}/${file}`);
   await add(`${folder}${DIGEST_SUFFIX}`, `${name}${DIGEST_SUFFIX}`);
   pieces.push({ bytes: TAR_END_BYTES, data: Buffer.alloc(TAR_END_BYTES) });
   const bytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
@@ -46,7 +62,7 @@ async function* readPieces(pieces: readonly Piece[], start: number, end: number)
 }
 
 async function* readFile(path: string, from: number, to: number): AsyncGenerator<Buffer> {
-  const handle = await open(path, 'r');
+  const handle = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW);
   try {
     for await (const part of handle.createReadStream({ start: from, end: to - 1, autoClose: false }))
       yield part as Buffer;

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -67,6 +67,28 @@ describe('the checkpoints of a run', () => {
     await run('tar', ['-xf', join(work, 'a.tar'), '-C', join(work, 'unpacked')]);
     expect(await verifyCheckpoint(join(work, 'unpacked', 'step-000004'))).toEqual({ kind: 'sharded', digests: true });
     await run('sha256sum', ['-c', 'step-000004.sha256'], { cwd: join(work, 'unpacked') });
+  });
+
+  it('a folder with a link, or another file, or without one of its list is no tar', async () => {
+    const folder = join(test.dataFolder, 'runs', trained.id, 'checkpoints', 'step-000004');
+    const shard = join(folder, '__1_0.distcp');
+    const refused = async (said: RegExp) => {
+      const response = await fetch(address());
+      expect(response.status).toBe(400);
+      expect(await response.json()).toMatchObject({
+        error: { code: 'bad-file', message: expect.stringMatching(said) },
+      });
+    };
+    await symlink('/etc/passwd', join(folder, 'notes'));
+    await refused(/"notes" is not on its list/);
+    await rm(join(folder, 'notes'));
+    await rename(shard, join(work, 'shard'));
+    await refused(/__1_0.distcp is no plain file/);
+    await symlink(join(work, 'shard'), shard);
+    await refused(/__1_0.distcp is no plain file/);
+    await rm(shard);
+    await rename(join(work, 'shard'), shard);
+    expect((await fetch(address())).status).toBe(200);
   });
 
   it('any part of it is the same part, so that a download goes on where it was cut', async () => {
