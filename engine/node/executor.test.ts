@@ -1,6 +1,7 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { openInProcessMailboxes } from '../comm/in-process.ts';
 import type { Mailbox } from '../comm/mailbox.ts';
+import { SimulatedLink } from '../comm/simulated-link.ts';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
@@ -365,5 +366,44 @@ describe('a view over shared memory', () => {
     const own = Float32Array.of(1, 2, 3, 4);
     await engines[0].write(parameterTensors[0], 0, own);
     expect(await engines[0].read(parameterTensors[0], 0, 16)).toEqual(own);
+  });
+});
+
+describe('a slower link between the rows', () => {
+  const over = (linkGBps: number | null) => ({
+    devices: 2,
+    strategy: { kind: 'fsdp', shardingStrategy: 'NO_SHARD', linkGBps },
+  });
+
+  it('is passed by every byte that comes from another row, and by no other', async () => {
+    const passed: [bytes: number, linkGBps: number][] = [];
+    const pass = vi.spyOn(SimulatedLink.prototype, 'pass').mockImplementation(async (bytes, linkGBps) => {
+      passed.push([bytes, linkGBps]);
+    });
+    try {
+      const outcomes = [];
+      for (const linkGBps of [5, null]) {
+        const ranks = await openTestRanks(over(linkGBps), open);
+        outcomes.push(await ranks.step(0));
+        if (linkGBps === null) expect(passed).toEqual([]);
+        else {
+          const across = ranks.schedules[0].steps.flatMap(({ action }) =>
+            action.type === 'collect' && action.linkGBps === linkGBps
+              ? [action.bytesPerPeer * action.peers.length]
+              : [],
+          );
+          expect(across.length).toBeGreaterThan(0);
+          // Both ranks have the same to take.
+          const byBytes = (a: number, b: number) => a - b;
+          expect(passed.map(([bytes]) => bytes).sort(byBytes)).toEqual([...across, ...across].sort(byBytes));
+          expect(new Set(passed.map(([, speed]) => speed))).toEqual(new Set([linkGBps]));
+        }
+        passed.length = 0;
+        await ranks.close();
+      }
+      expect(outcomes[0]).toEqual(outcomes[1]);
+    } finally {
+      pass.mockRestore();
+    }
   });
 });

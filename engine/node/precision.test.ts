@@ -186,7 +186,7 @@ describe('16-mixed trains as float32 does', () => {
   );
 });
 
-/** Most live bytes of each category, and what is reserved, on rank 0 of the 1B model of the guide. */
+/** Most live bytes of each category, and what is reserved, on rank 0 of two: 4 + 4 layers, 1.3 B parameters. */
 function planOf(settings: object) {
   const large = { kind: 'demo-transformer', vocabSize: 33_278, ninp: 4096, nhead: 64, nhid: 4096, nlayers: 4 };
   const config = parseConfig({ model: large, devices: 2, strategy: 'fsdp', ...settings });

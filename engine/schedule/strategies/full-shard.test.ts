@@ -6,8 +6,11 @@ import { liveBytes, sumCategories } from '../memory.ts';
 import type { Schedule } from '../schedule.ts';
 import { unitProgram } from '../unit-program.ts';
 import { type FullShardOptions, fullShard } from './full-shard.ts';
+import { shardGradOp } from './shard-grad-op.ts';
+import type { Gather } from './strategy.ts';
 
-const model = demoTransformer({ vocabSize: 11, ninp: 6, nhead: 3, nhid: 10, nlayers: 3, dropout: 0 });
+const sizes = { vocabSize: 11, ninp: 6, nhead: 3, nhid: 10, nlayers: 3 };
+const model = demoTransformer({ ...sizes, dropout: 0 });
 const classes = [...new Set(model.modules.map((m) => m.className))];
 const layers = ['TransformerEncoderLayer', 'TransformerDecoderLayer'];
 const program = (policy: readonly string[]) => unitProgram(model, smallShape, { rank: 0, seed: 1 }, policy);
@@ -63,6 +66,54 @@ describe('gathers', () => {
   it('BACKWARD_POST awaits the unit before, even without the limiter', () => {
     const { gathers } = plan({ limitAllGathers: false, backwardPrefetch: 'BACKWARD_POST' });
     expect(gathers.filter((g) => g.name === 'backward').map((g) => g.afterFreeOf)).toEqual([6, 7, 8, 9, 10, 11]);
+  });
+});
+
+describe('forward prefetch', () => {
+  const kinds: [string, (forwardPrefetch: boolean) => readonly Gather[]][] = [
+    [
+      'FULL_SHARD',
+      (forwardPrefetch) =>
+        plan({ forwardPrefetch, limitAllGathers: false }).gathers.filter((g) => g.name === 'forward'),
+    ],
+    [
+      'SHARD_GRAD_OP',
+      (forwardPrefetch) =>
+        shardGradOp(program(layers), row, {
+          forwardPrefetch,
+          limitAllGathers: false,
+          syncEveryMicroBatch: false,
+        }).gathers.slice(1),
+    ],
+  ];
+
+  it.each(kinds)('%s: on, a unit is gathered when the forward of the one before begins', (_, forward) => {
+    const gathers = forward(true);
+    expect(gathers).toHaveLength(6);
+    gathers.slice(1).forEach((g, k) => {
+      expect(g.issueBeforeVisit, `unit ${k + 1}`).toBe(gathers[k].firstVisit);
+      expect(g.issueBeforeVisit).toBeLessThan(g.firstVisit);
+    });
+  });
+
+  it.each(kinds)('%s: off, nothing holds a gather back', (_, forward) => {
+    expect(forward(false).map((g) => g.issueBeforeVisit)).toEqual([0, 0, 0, 0, 0, 0]);
+  });
+
+  it.each(['FULL_SHARD', 'SHARD_GRAD_OP'])('%s: the setting reaches the schedule of a run', (shardingStrategy) => {
+    const third = 'transformer.encoder.layers.2';
+    const second = 'transformer.encoder.layers.1';
+    const [on, off] = [true, false].map((forwardPrefetch) => {
+      const strategy = { kind: 'fsdp', shardingStrategy, forwardPrefetch, limitAllGathers: false };
+      const config = { model: { kind: 'demo-transformer', ...sizes }, strategy };
+      const { steps } = compileFirst({ config }).steps[0].schedule;
+      const gather = steps.find((s) => s.kind === 'all-gather' && s.unit === third)!.id;
+      const computes = (unit: string) => steps.find((s) => s.lane === 'compute' && s.unit === unit)!.id;
+      return { gather, first: computes('transformer.encoder.layers.0'), second: computes(second) };
+    });
+    expect(on.gather).toBeGreaterThan(on.first);
+    expect(on.gather).toBeLessThan(on.second);
+    expect(off.gather).toBeLessThan(off.first);
   });
 });
 
