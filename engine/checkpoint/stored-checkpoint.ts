@@ -120,6 +120,23 @@ export function scalerOf({ rest }: Pick<StoredCheckpoint, 'rest'>): { scale: num
   return { scale, goodSteps: typeof goodSteps === 'number' && goodSteps >= 0 ? goodSteps : 0 };
 }
 
+/** The kernels that a run's steps were computed with: the variants chosen, on an adapter of this name and driver. */
+export interface RunKernels {
+  readonly adapter: string;
+  readonly driver: string;
+  readonly variants: Readonly<Record<string, string>>;
+}
+
+/** The kernels of the run that wrote it, or null where the checkpoint does not say. */
+export function kernelsOf({ rest }: Pick<StoredCheckpoint, 'rest'>): RunKernels | null {
+  const kernels = rest.get('kernels');
+  if (!(kernels instanceof Map)) return null;
+  const [adapter, driver, variants] = [kernels.get('adapter'), kernels.get('driver'), kernels.get('variants')];
+  if (typeof adapter !== 'string' || typeof driver !== 'string' || !(variants instanceof Map)) return null;
+  const chosen = [...variants].filter((entry): entry is [string, string] => entry.every((e) => typeof e === 'string'));
+  return { adapter, driver, variants: Object.fromEntries(chosen) };
+}
+
 /** The config of the run that wrote it, not yet checked, or null. */
 export function configOf({ rest }: Pick<StoredCheckpoint, 'rest'>): PlainValue | null {
   const config = rest.get('config');

@@ -1,7 +1,9 @@
 import { lstat } from 'node:fs/promises';
+import { isDeepStrictEqual } from 'node:util';
 import type { ExperimentConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import type { Model } from '../model/model.ts';
+import type { VariantChoices } from '../ops/kernel.ts';
 import { freshStart, resumeFrom, type StartState, startFromWeights } from '../trainer/start-state.ts';
 import { listCheckpoints, removeCheckpointLeftovers } from './checkpoint-list.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
@@ -59,6 +61,29 @@ export async function checkStart(config: ExperimentConfig, runFolder: string, st
       { path: later.path },
     );
   if ((await naming(folder, () => lstat(folder).catch(absent))) !== null) await removeCheckpointLeftovers(folder);
+}
+
+/**
+ * The kernel variants of a run on an adapter, and what the log says of them: those that the interrupted run had there,
+ * else `chosen`, what the adapter's tuner says today.
+ */
+export function variantsFor(
+  { kernels }: Pick<StartState, 'kernels'>,
+  { name, driver }: { readonly name: string; readonly driver: string },
+  chosen: VariantChoices,
+): { readonly variants: VariantChoices; readonly note: string | null } {
+  if (kernels === null || isDeepStrictEqual({ ...kernels.variants }, { ...chosen }))
+    return { variants: chosen, note: null };
+  if (kernels.adapter === name && kernels.driver === driver)
+    return {
+      variants: kernels.variants,
+      note: "the kernel variants are the checkpoint's, not those that were chosen for this adapter since",
+    };
+  const was = `${kernels.adapter}, driver ${kernels.driver}`;
+  return {
+    variants: chosen,
+    note: `the checkpoint is from another adapter (${was}): the kernel variants are those chosen for ${name}, driver ${driver}`,
+  };
 }
 
 /** The run as it is compiled: the table of Adam's corrections reaches as far as t will. */

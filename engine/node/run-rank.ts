@@ -1,5 +1,6 @@
 import { dirname } from 'node:path';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
+import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import { exchange } from '../comm/exchange.ts';
 import { exchangeTexts } from '../comm/exchange-texts.ts';
 import { openInProcessMailboxes, openSoloMailbox } from '../comm/in-process.ts';
@@ -37,7 +38,7 @@ import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
 import { mappedView } from './mapped-view.ts';
-import { checkStart, type OpenedStart, openStart, startNotes, withRoomForUpdates } from './open-start.ts';
+import { checkStart, type OpenedStart, openStart, startNotes, variantsFor, withRoomForUpdates } from './open-start.ts';
 import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
@@ -74,7 +75,9 @@ interface Place {
   readonly profile: AdapterProfile;
   readonly adapter: PlaceAdapter;
   /** What the run's log should say of the adapter. */
-  readonly note: string | null;
+  readonly notes: readonly string[];
+  /** What a checkpoint says of it. */
+  readonly kernels?: RunKernels;
   open(run: CompiledRun, mailbox: Mailbox): Promise<RankEngine>;
 }
 
@@ -103,7 +106,7 @@ async function runFrom(
   const { ranks, sharedFolder } = start;
   hooks.onPhase('planning', null);
   const config = withRoomForUpdates(start.config, origin);
-  const place = await openPlace(start);
+  const place = await openPlace(start, origin);
   const { batches, shapes } = data.from(origin.step, origin.samples);
   const runs = ranks.map((rank) => compileRun({ config, model, shapes, rank, profile: place.profile }));
   const { software } = place.adapter;
@@ -149,6 +152,7 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
     validation: s.data.validation,
     startStep: origin.step,
     checkpoints: folderStore(start.runFolder),
+    kernels: s.place.kernels,
     traces: {
       step: stepToTrace(start.trace, origin.step, start.config.trainer.steps),
       requested: hooks.tracesRequested,
@@ -196,7 +200,7 @@ function announce(
   { config, world }: WorkerStart,
   origin: OpenedStart,
   run: CompiledRun,
-  { profile, note }: Place,
+  { profile, notes }: Place,
   adapters: readonly PlaceAdapter[],
   hooks: RunHooks,
 ): void {
@@ -216,7 +220,7 @@ function announce(
     log(`${world} ranks share ${places.size === 1 ? 'one adapter' : `${places.size} adapters`}, ${adapters[0].name}`);
   if (config.checkpoint.format === null && (config.checkpoint.atEnd || config.checkpoint.every !== null))
     log(`checkpoint.format is not set: checkpoints are ${checkpointFormat(config)}`);
-  if (note !== null) log(note);
+  for (const note of notes) log(note);
   if (config.strategy.kind === 'fsdp' && config.strategy.linkGBps !== null)
     log(`between the rows of the mesh: ${linkWords(config.strategy.linkGBps)}`);
   log(estimateNote(prediction, profile));
@@ -239,14 +243,14 @@ function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: Adapt
   return `a step is estimated at ${((estimateMs ?? 0) / 1000).toPrecision(2)} s, most of it ${RESOURCE_WORDS[boundBy]}, by ${rates}`;
 }
 
-async function openPlace(start: WorkerStart): Promise<Place> {
+async function openPlace(start: WorkerStart, origin: OpenedStart): Promise<Place> {
   const { adapterId, ranks, recordTouches, corpusFolder, config } = start;
   const recorder = () => (recordTouches ? { recorder: new Recorder() } : {});
   if (adapterId === 'interpreter')
     return {
       profile: builtInProfiles.interpreter,
       adapter: { name: 'interpreter', pciId: null, software: true },
-      note: null,
+      notes: [],
       open: async (run, mailbox) => new Interpreter(run, mailbox, recorder()),
     };
   if (ranks.length > 1) throw new StudioError('internal', 'a worker on an adapter runs one rank');
@@ -256,10 +260,12 @@ async function openPlace(start: WorkerStart): Promise<Place> {
   // In the data folder, beside the corpora.
   const rates = await readCalibration(dirname(corpusFolder), entry);
   const { tensorCores, note } = await tensorCoresFor(config, adapter, open);
+  const kept = variantsFor(origin, entry, start.variants ?? {});
   return {
-    profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores, variants: start.variants },
+    profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores, variants: kept.variants },
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },
-    note: entry.software ? null : note,
+    notes: [entry.software ? null : note, kept.note].filter((line) => line !== null),
+    kernels: { adapter: entry.name, driver: entry.driver, variants: kept.variants },
     open: async (run, mailbox) => {
       const copy = entry.software ? {} : { copy: parallelCopy, view: mappedView };
       const engine = await Executor.create(run, open, mailbox, { ...recorder(), ...copy });

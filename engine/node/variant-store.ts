@@ -3,7 +3,10 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import type { VariantChoices } from '../ops/kernel.ts';
 
-/** The kernel variants that a tuner chose for an adapter, kept in the data folder. Any of them computes the same. */
+/**
+ * The kernel variants that a tuner chose for an adapter, kept in the data folder. They add in different orders, so the last
+ * bits of a result may differ: a checkpoint records those of its run, and a resume on the same adapter keeps to them.
+ */
 
 const Stored = z.strictObject({
   name: z.string(),
@@ -20,7 +23,7 @@ export function readVariants(dataFolder: string, adapterId: string): VariantChoi
   try {
     return Stored.parse(JSON.parse(readFileSync(fileOf(dataFolder, adapterId), 'utf8'))).variants;
   } catch {
-    // Only speed is lost, and the next tuning writes it anew.
+    // The defaults serve, and the next tuning writes it anew.
     return {};
   }
 }

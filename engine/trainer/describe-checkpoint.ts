@@ -5,6 +5,7 @@ import type {
   CheckpointParameter,
   CheckpointPart,
 } from '../checkpoint/run-content.ts';
+import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import type { ExperimentConfig, OptimizerConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { type Model, parameterOf } from '../model/model.ts';
@@ -23,12 +24,14 @@ export interface SavedPosition {
   readonly samples: number;
   /** Where dynamic loss scaling stands. */
   readonly scaler: { readonly scale: number; readonly goodSteps: number } | null;
+  /** On a device: what a resume there computes with too. */
+  readonly kernels?: RunKernels;
 }
 
 /** What a checkpoint of a run holds: the names that PyTorch's state_dict lists, as far as checkpoint.filter keeps them. */
 export function describeCheckpoint(
   { run, config }: { readonly run: CompiledRun; readonly config: ExperimentConfig },
-  { iter, updates, samples, scaler }: SavedPosition,
+  { iter, updates, samples, scaler, kernels }: SavedPosition,
 ): CheckpointDescription {
   const { optimizer } = config;
   const parameters = keptParameters(run, config.checkpoint.filter);
@@ -45,7 +48,11 @@ export function describeCheckpoint(
       ? { ...common, kind: 'sgd', momentum: optimizer.momentum, nesterov: optimizer.nesterov }
       : { ...common, kind: optimizer.kind, betas: optimizer.betas, eps: optimizer.eps };
   const dtype = run.precision.kept === 'f16' ? 'float16' : 'float32';
-  const extra = { samples, ...(scaler && { scaler: scalerState(scaler) }) };
+  const extra = {
+    samples,
+    ...(scaler && { scaler: scalerState(scaler) }),
+    ...(kernels && { kernels: { ...kernels } }),
+  };
   return { parameters, optimizer: described, iter, config, dtype, extra };
 }
 

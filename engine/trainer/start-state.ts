@@ -5,7 +5,15 @@ import {
   type NameComparison,
   refuseDifferences,
 } from '../checkpoint/compare-names.ts';
-import { iterOf, readParameter, type StoredCheckpoint, samplesOf, scalerOf } from '../checkpoint/stored-checkpoint.ts';
+import {
+  iterOf,
+  kernelsOf,
+  type RunKernels,
+  readParameter,
+  type StoredCheckpoint,
+  samplesOf,
+  scalerOf,
+} from '../checkpoint/stored-checkpoint.ts';
 import { openOptimizer, type StoredOptimizer } from '../checkpoint/stored-optimizer.ts';
 import type { ExperimentConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
@@ -23,6 +31,8 @@ export interface StartState {
   readonly samples: number | null;
   readonly parameters: ParameterSource;
   readonly optimizer: OptimizerStart;
+  /** What the interrupted run computed with; null where nothing says it, or for a fresh start. */
+  readonly kernels: RunKernels | null;
   /** What a person should know of how it was loaded. */
   readonly notes: readonly string[];
 }
@@ -34,6 +44,7 @@ export function freshStart(seed: number): StartState {
     samples: 0,
     parameters: freshParameters(seed),
     optimizer: { updates: 0, state: async () => null },
+    kernels: null,
     notes: [],
   };
 }
@@ -100,6 +111,7 @@ export async function resumeFrom(
   return {
     step,
     samples: samplesOf(checkpoint),
+    kernels: kernelsOf(checkpoint),
     parameters: parametersOf(checkpoint, config, model),
     optimizer: {
       updates,

@@ -1,3 +1,4 @@
+import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import { exchange } from '../comm/exchange.ts';
 import type { Mailbox, RegionSpec } from '../comm/mailbox.ts';
 import { checkpointFormat, type ExperimentConfig } from '../config.ts';
@@ -41,6 +42,8 @@ export interface RankContext {
   /** Optimizer steps that lie behind the run's start; 0 if left out. */
   readonly startStep?: number;
   readonly checkpoints: CheckpointStore;
+  /** What the steps are computed with, for the checkpoints to say; left out by the interpreter. */
+  readonly kernels?: RunKernels;
   readonly emit: (event: RunEvent) => void;
   readonly stopRequested: () => boolean;
   /** How often this rank was asked to save. Asking one rank is enough. */
@@ -335,7 +338,18 @@ class RankTraining {
    * the rest goes on beside it if `beside` and if there is room for a copy, else this waits for it and nothing is copied.
    */
   private async save(stepsDone: number, beside: boolean): Promise<void> {
-    const { config, run, engine, mailbox, batches, checkpoints: store, emit, onPhase, savesRequested } = this.c;
+    const {
+      config,
+      run,
+      engine,
+      mailbox,
+      batches,
+      checkpoints: store,
+      emit,
+      onPhase,
+      savesRequested,
+      kernels,
+    } = this.c;
     this.saveHeard = false;
     this.savesAnswered = savesRequested?.() ?? 0;
     if (this.savedStep === stepsDone) return;
@@ -348,7 +362,8 @@ class RankTraining {
     const [scale, goodSteps] = await engine.read(control.name, CONTROL.lossScale * 4, 8);
     const scaler = run.precision.scalesLoss ? { scale, goodSteps } : null;
     const samples = batches.samplesConsumed(stepsDone);
-    const description = describeCheckpoint({ run, config }, { iter: stepsDone, updates, samples, scaler });
+    const position = { iter: stepsDone, updates, samples, scaler, kernels };
+    const description = describeCheckpoint({ run, config }, position);
     const format = checkpointFormat(config);
     const kept = groups.flatMap((g) => [g.parameters, ...(format === 'safetensors' ? [] : Object.values(g.state))]);
     const copied = isWriter(run) ? kept : [];

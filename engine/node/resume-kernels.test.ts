@@ -1,0 +1,71 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { kernelsOf } from '../checkpoint/stored-checkpoint.ts';
+import { parseConfig } from '../config.ts';
+import type { RunEvent } from '../trainer/events.ts';
+import { openCheckpointPath } from './checkpoint-path.ts';
+import { referenceRun } from './fixtures/train-run.ts';
+import { variantsFor } from './open-start.ts';
+import { runWorkerRanks } from './run-rank.ts';
+
+const shape = 'floats nt few rows, wide, short';
+const [saved, since] = [{ [shape]: 'spread-36x32k16' }, { [shape]: 'tiled' }];
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'resume-kernels-'));
+});
+afterEach(() => rm(folder, { recursive: true }));
+
+/** A run on the bundled software GPU whose tuner chose `variants`. */
+async function train(name: string, variants: Record<string, string>, input: object) {
+  const model = { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 12, nlayers: 1 };
+  const config = parseConfig({ ...referenceRun, model, devices: 1, adapter: 'swiftshader', ...input });
+  const events: RunEvent[] = [];
+  const places = { sharedFolder: join(folder, 'shared'), corpusFolder: join(folder, 'corpora') };
+  const files = { runFolder: join(folder, name), recordTouches: false, weightsFile: null };
+  const { ranks } = await runWorkerRanks(
+    { type: 'start', ranks: [0], world: 1, config, adapterId: 'swiftshader', variants, ...places, ...files },
+    { emit: (event) => events.push(event), stopRequested: () => false, onPhase: () => undefined },
+  );
+  await ranks[0].engine.close();
+  const lines = events.flatMap((event) => (event.event === 'log' ? [event.line] : []));
+  return { start: events.find((event) => event.event === 'start'), lines, result: ranks[0].result };
+}
+
+it.each(['full', 'sharded'])(
+  'a %s checkpoint records the kernel variants of its run, and a resume there keeps to them',
+  async (format) => {
+    const first = await train('first', saved, { trainer: { steps: 1 }, checkpoint: { format } });
+    const resume = first.result.checkpoints[0].path;
+    const { checkpoint, close } = await openCheckpointPath(resume);
+    expect(kernelsOf(checkpoint)).toEqual({
+      adapter: expect.stringContaining('SwiftShader'),
+      driver: expect.any(String),
+      variants: saved,
+    });
+    await close();
+    const rest = await train('rest', since, { trainer: { steps: 2 }, checkpoint: { resume, atEnd: false } });
+    expect(rest.start).toMatchObject({ variants: saved });
+    expect(rest.lines.join()).toContain("the kernel variants are the checkpoint's");
+  },
+  60_000,
+);
+
+it('on another adapter or driver a resume takes the variants chosen there, and says so', () => {
+  const kernels = { adapter: 'a GPU', driver: '1', variants: saved };
+  for (const there of [
+    { name: 'another', driver: '1' },
+    { name: 'a GPU', driver: '2' },
+  ]) {
+    const { variants, note } = variantsFor({ kernels }, there, since);
+    expect(variants).toEqual(since);
+    expect(note).toContain('from another adapter (a GPU, driver 1)');
+  }
+  expect(variantsFor({ kernels: null }, { name: 'a GPU', driver: '1' }, since)).toEqual({
+    variants: since,
+    note: null,
+  });
+});
