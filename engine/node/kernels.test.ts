@@ -56,7 +56,7 @@ describe('on an adapter', () => {
       ...(kernel.tiled?.fits(params) ? [{ label: `${label}, tiled`, testCase, tiled: true }] : []),
     ];
   });
-  test.each(runs)('$label', { timeout: 30_000 }, async ({ testCase, tiled }) => {
+  test.each(runs)('$label', { timeout: 120_000 }, async ({ testCase, tiled }) => {
     const { kernel, params } = testCase;
     const key = pipelineKey(kernel, params, tiled);
     if (!pipelines.has(key)) pipelines.set(key, compile(opened.device, kernel, params, tiled));
