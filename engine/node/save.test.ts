@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it, type TestContext } from 'vitest';
 import { StudioError } from '../errors.ts';
+import type { RunEvent } from '../trainer/events.ts';
 import type { CheckpointStore } from '../trainer/save-checkpoint.ts';
 import { listCheckpoints } from './checkpoint-list.ts';
 import { folderStore } from './checkpoint-store.ts';
@@ -234,14 +235,19 @@ describe('a disk that fails', () => {
     });
 
     it.for(['full', 'sharded', 'safetensors'] as const)(
-      '%s: training goes on, and what was saved before loads',
+      '%s: training goes on, what was saved before loads, and the end says that the last was not',
       async (format, context) => {
         await mount(format, context);
-        const run = await trainRun(disk(), config(format, 'continue'));
-        expect([...run.losses.keys()]).toEqual([0, 1, 2, 3, 4]);
-        expect(run.logs.join()).toMatch(/the checkpoint after \d steps was not saved: .*the disk is full/);
+        const events: RunEvent[] = [];
+        const run = trainRun(disk(), config(format, 'continue'), { emit: (event) => events.push(event) });
+        await expect(run).rejects.toThrow(/the checkpoint after 5 steps was not saved: .*the disk is full/);
+        expect(events.flatMap((e) => (e.event === 'step' && e.rank === 0 ? [e.step] : []))).toEqual([0, 1, 2, 3, 4]);
+        const logs = events.flatMap((e) => (e.event === 'log' ? [e.line] : []));
+        expect(logs.join()).toMatch(/the checkpoint after \d steps was not saved: .*the disk is full/);
         const whole = await listCheckpoints(join(disk(), 'checkpoints'));
-        expect(whole.map(({ path }) => path)).toEqual(run.checkpoints);
+        expect(whole.map(({ path }) => path)).toEqual(
+          events.flatMap((e) => (e.event === 'checkpoint' ? [e.path] : [])),
+        );
         expect(whole.length).toBeGreaterThan(0);
         for (const { path } of whole) await verifyCheckpoint(path);
         expect(await readdir(join(disk(), 'checkpoints'))).toHaveLength(2 * whole.length);
