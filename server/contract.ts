@@ -49,6 +49,8 @@ export const Prediction = StartEvent.shape.predicted;
 export const Run = z.strictObject({
   ...RunSummary.shape,
   config: z.unknown(),
+  /** The run whose checkpoint this one goes on from or starts with, by its path, if it is one of the studio. */
+  parent: z.string().nullable(),
   error: RunError.nullable(),
   adapters: z.array(z.strictObject({ name: z.string(), pciId: z.string().nullable(), software: z.boolean() })),
   params: z.number().nullable(),

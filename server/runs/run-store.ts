@@ -5,6 +5,7 @@ import type { Run, RunState, RunSummary } from '../contract.ts';
 import type { StudioDb } from '../db/client.ts';
 import { decodeChunk } from '../db/event-codec.ts';
 import type { Checkpoint as CheckpointRow, Prisma, Run as RunRow } from '../db/generated/client.ts';
+import { RUN_ID } from './run-id.ts';
 
 export type { CheckpointRow, RunRow };
 
@@ -172,11 +173,19 @@ export function toSummary(row: RunRow): RunSummary {
   };
 }
 
+/** The run whose checkpoint a run goes on from, or whose weights it starts with, as the path says; null for any other. */
+function parentOf({ config }: RunRow): string | null {
+  const { checkpoint, init } = config as unknown as ExperimentConfig;
+  const id = /^runs\/([^/]+)\/checkpoints\//.exec(checkpoint.resume ?? init.from ?? '')?.[1];
+  return id !== undefined && RUN_ID.test(id) ? id : null;
+}
+
 /** A run with all that its page shows but its events. Paths are relative to the data folder. */
 export function toRun(row: RunRow, checkpoints: readonly CheckpointRow[]): Run {
   return {
     ...toSummary(row),
     config: row.config,
+    parent: parentOf(row),
     error: row.error as Run['error'],
     adapters: (row.adapters as Run['adapters'] | null) ?? [],
     params: row.params === null ? null : Number(row.params),

@@ -6,6 +6,7 @@ import { useMemo, useState } from 'react';
 import type { Run } from '../../../server/contract.ts';
 import { ApiError, deleteRun, listRuns, saveRun, stepsCsvUrl, stopRun } from '../../_lib/api.ts';
 import { fullestRank, median, ranksOf } from '../../_lib/chart-data.ts';
+import { comparedWith } from '../../_lib/compared-runs.ts';
 import { toYaml, valueAt } from '../../_lib/config-draft.ts';
 import {
   formatAgo,
@@ -186,17 +187,17 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
   );
 }
 
-/** To the comparison with the runs that were queued together with this one. */
+/** To the comparison with the run that this one continues, or else with those that were queued together with it. */
 function GroupLink({ run }: { run: Run }) {
   const { data } = useQuery({
     queryKey: ['runs'],
     queryFn: ({ signal }) => listRuns(signal),
-    enabled: run.group !== null,
+    enabled: run.group !== null || run.parent !== null,
   });
-  const ids = (data?.runs ?? []).filter(({ group }) => run.group !== null && group === run.group).map(({ id }) => id);
+  const ids = comparedWith(run, data?.runs ?? []);
   if (ids.length < 2) return null;
   return (
-    <ButtonLink href={`/compare?ids=${ids.reverse().map(encodeURIComponent).join(',')}`}>
+    <ButtonLink href={`/compare?ids=${ids.map(encodeURIComponent).join(',')}`}>
       <Icon name="compare" className="size-3.5" />
       Compare
     </ButtonLink>

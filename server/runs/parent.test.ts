@@ -1,0 +1,32 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { expect, it } from 'vitest';
+import { parseConfig } from '../../engine/config.ts';
+import { openDb } from '../db/client.ts';
+import { migrate } from '../db/migrate.ts';
+import { RunStore, toRun } from './run-store.ts';
+
+it('a run knows the run whose checkpoint it goes on from, or whose weights it starts with', async () => {
+  const place = await mkdtemp(join(tmpdir(), 'parent-'));
+  const file = join(place, 'studio.db');
+  await migrate(file, fileURLToPath(new URL('../../prisma/migrations', import.meta.url)));
+  const db = await openDb(file);
+  const store = new RunStore(db);
+  const own = 'runs/mhx000000-000000/checkpoints/step-000001.ckpt';
+  const found: [object, string | null][] = [
+    [{ checkpoint: { resume: own } }, 'mhx000000-000000'],
+    [{ init: { from: own } }, 'mhx000000-000000'],
+    [{ checkpoint: { resume: 'uploads/a/checkpoints/b.ckpt' } }, null],
+    [{ checkpoint: { resume: 'runs/else/checkpoints/b.ckpt' } }, null],
+    [{}, null],
+  ];
+  for (const [n, [input, parent]] of found.entries()) {
+    const id = `mhx000001-00000${n}`;
+    const row = await store.create({ id, name: 'a', group: null, reason: '', config: parseConfig(input) });
+    expect(toRun(row, []).parent, JSON.stringify(input)).toBe(parent);
+  }
+  await db.close();
+  await rm(place, { recursive: true });
+});
