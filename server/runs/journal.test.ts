@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import Database from 'libsql';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { parseConfig } from '../../engine/config.ts';
 import type { EndEvent, RunEvent } from '../../engine/trainer/events.ts';
 import { openDb, type StudioDb } from '../db/client.ts';
@@ -127,17 +127,42 @@ describe('a journal', () => {
     expect(turns).toBeGreaterThan(15); // a driver that waits inside would have let none pass
   });
 
-  it('says that the disk is full, keeps what it had, and can still store the end when there is room', async () => {
-    const { it: writer, broken } = journal();
-    const [{ page_count: pages }] = await db.prisma.$queryRawUnsafe<{ page_count: bigint }[]>('PRAGMA page_count');
-    await db.prisma.$queryRawUnsafe(`PRAGMA max_page_count = ${pages}`);
-    for (let n = 0; n < 100; n++) writer.append(line(n, 3000));
-    while (!broken.length) await new Promise((resolve) => setTimeout(resolve, 20));
-    expect(broken[0].message).toMatch(/disk is full/);
-    await db.prisma.$queryRawUnsafe('PRAGMA max_page_count = 1000000');
-    await writer.finish(end, { state: 'failed' });
-    expect(await readAll(10)).toEqual([1]);
-    expect((await store.get(id)).state).toBe('failed');
+  describe('on a full disk', () => {
+    const setFull = async () => {
+      const [{ page_count: pages }] = await db.prisma.$queryRawUnsafe<{ page_count: bigint }[]>('PRAGMA page_count');
+      await db.prisma.$queryRawUnsafe(`PRAGMA max_page_count = ${pages}`);
+    };
+    const makeRoom = () => db.prisma.$queryRawUnsafe('PRAGMA max_page_count = 1000000');
+
+    it('keeps the events, and stores them when there is room', async () => {
+      const { it: writer, stored, broken } = journal();
+      await setFull();
+      for (let n = 0; n < 100; n++) writer.append(line(n, 3000));
+      const failed = vi.spyOn(db, 'write');
+      await vi.waitFor(() => expect(failed).toHaveBeenCalled());
+      await expect(failed.mock.results[0].value).rejects.toThrow();
+      writer.append(line(100));
+      await makeRoom();
+      await vi.waitFor(() => expect(stored).toContain(101), { timeout: 10_000 });
+      expect(broken).toEqual([]);
+      await writer.finish(end, { state: 'finished' });
+      expect(await readAll(10)).toEqual(Array.from({ length: 102 }, (_, i) => i + 1));
+    });
+
+    it('says that it is full once no more can wait, and can still store the end when there is room', async () => {
+      const { it: writer, broken } = journal();
+      await setFull();
+      const failed = vi.spyOn(db, 'write');
+      for (let n = 0; n < 100; n++) writer.append(line(n, 3000));
+      await vi.waitFor(() => expect(failed).toHaveBeenCalled());
+      await expect(failed.mock.results[0].value).rejects.toThrow();
+      for (let n = 0; n < 19_000; n++) writer.append(line(n, 4000));
+      expect(broken.map(({ message }) => message)).toEqual(['events cannot be stored: the disk is full']);
+      await makeRoom();
+      await writer.finish(end, { state: 'failed' });
+      expect(await readAll(10)).toEqual([1]);
+      expect((await store.get(id)).state).toBe('failed');
+    });
   });
 
   it('keeps a flood of log within bounds and steps whole', async () => {

@@ -12,6 +12,8 @@ const CHUNK_BYTES = 64 * 1024;
 const FLUSH_BYTES = 1024 * 1024;
 /** Time between two flushes, so at most 10 a second. */
 const FLUSH_MS = 100;
+/** Time to the next try when the disk was full. */
+const FULL_RETRY_MS = 1000;
 /** Events that wait for a database that does not take them. Beyond this the run ends instead of the server. */
 const MAX_WAITING_BYTES = 64 * 1024 * 1024;
 /** Lines of log that a run keeps in the database; the workers' log files go on. */
@@ -45,6 +47,8 @@ export class RunJournal {
   #timer: NodeJS.Timeout | null = null;
   #flushing: Promise<void> | null = null;
   #broken = false;
+  /** The last flush found no room. */
+  #isFull = false;
   #closing = false;
   #hasEnd = false;
   #logEvents = 0;
@@ -65,8 +69,15 @@ export class RunJournal {
     this.#waiting.push(record);
     this.#waitingBytes += record.length;
     if (this.#waitingBytes > MAX_WAITING_BYTES)
-      this.#break(new StudioError('io', 'the database does not keep up with the events of this run'));
-    else this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
+      this.#break(
+        new StudioError(
+          'io',
+          this.#isFull
+            ? 'events cannot be stored: the disk is full'
+            : 'the database does not keep up with the events of this run',
+        ),
+      );
+    else if (!this.#flushing) this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
   }
 
   /**
@@ -96,14 +107,21 @@ export class RunJournal {
   #startFlush(): void {
     this.#timer = null;
     this.#flushing ??= this.#store({}, false)
-      .catch((cause: unknown) => {
-        const why = isFull(cause) ? 'the disk is full' : cause instanceof Error ? cause.message : String(cause);
-        this.#break(new StudioError('io', `events cannot be stored: ${why}`, {}, { cause }));
-      })
-      .finally(() => {
+      .then(
+        () => FLUSH_MS,
+        (cause: unknown) => {
+          // Room may be made meanwhile: what waits is kept, up to its bound, and stored then.
+          this.#isFull = isFull(cause);
+          if (this.#isFull) return FULL_RETRY_MS;
+          const why = cause instanceof Error ? cause.message : String(cause);
+          this.#break(new StudioError('io', `events cannot be stored: ${why}`, {}, { cause }));
+          return FLUSH_MS;
+        },
+      )
+      .then((pauseMs) => {
         this.#flushing = null;
         if (this.#waiting.length && !this.#broken && !this.#closing)
-          this.#timer ??= setTimeout(() => this.#startFlush(), FLUSH_MS);
+          this.#timer ??= setTimeout(() => this.#startFlush(), pauseMs);
       });
   }
 
@@ -130,6 +148,7 @@ export class RunJournal {
         prisma.run.update({ where: { id: runId }, data }),
       ]),
     );
+    this.#isFull = false;
     this.#waiting.splice(0, taken);
     this.#waitingBytes -= bytes;
     this.#seq = lastSeq;

@@ -8,6 +8,7 @@ import type { EndEvent, RunError, RunEvent } from '../../engine/trainer/events.t
 import type { RunState } from '../contract.ts';
 import type { DataFolder } from '../data-folder.ts';
 import type { StudioDb } from '../db/client.ts';
+import { isFull } from '../db/retry.ts';
 import { checkpointBytes } from '../runs/checkpoint-files.ts';
 import { withAbsolutePaths } from '../runs/config-paths.ts';
 import { RunJournal } from '../runs/journal.ts';
@@ -142,8 +143,19 @@ export class Scheduler {
       throw new StudioError('conflict', `The run is ${row.state}. Stop it before you delete it.`);
     // First out of the way by one rename, so that a half-deleted run is never listed.
     await rename(join(folder.runs, id), join(folder.runs, DELETED + id)).catch(ignoreMissing);
-    await store.delete(id);
-    await rm(join(folder.runs, DELETED + id), { recursive: true, force: true });
+    const removeFiles = () => rm(join(folder.runs, DELETED + id), { recursive: true, force: true });
+    try {
+      await store.delete(id);
+    } catch (error) {
+      if (!isFull(error)) {
+        await rename(join(folder.runs, DELETED + id), join(folder.runs, id)).catch(ignoreMissing);
+        throw error;
+      }
+      // What a person deletes a run for: its files are most of it, and without them the database has room to forget it.
+      await removeFiles();
+      await store.delete(id);
+    }
+    await removeFiles();
     onNews(id, row.lastSeq);
   }
 
