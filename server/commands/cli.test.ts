@@ -1,6 +1,6 @@
 import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -169,6 +169,36 @@ trainer: { steps: 1000000 }
     nothingRuns();
   });
 
+  it('takes two signals of one Ctrl-C as one: the last step is finished and saved', async () => {
+    const args = ['train', 'endless.yaml', '--out', 'out', '--weights', 'w.safetensors'];
+    const { child, ended } = await began(args, /step 1\/1000000/);
+    child.kill('SIGINT');
+    setTimeout(() => child.kill('SIGINT'), 20);
+    expect(await ended).toBe(1);
+    expect(existsSync(join(folder, 'w.safetensors'))).toBe(true);
+  });
+
+  it('refuses a folder in which a run trains, and an --out without a name, with 2', async () => {
+    const args = ['train', 'endless.yaml', '--out', 'out'];
+    const { child, ended } = await began(args, /step 1\/1000000/);
+    const second = await studio(...args);
+    expect([second.code, second.err]).toEqual([
+      2,
+      expect.stringMatching(/out is in use by a run, process \d+\. Name another/),
+    ]);
+    child.kill('SIGINT');
+    expect(await ended).toBe(1);
+    expect((await readdir(join(folder, 'out'))).filter((name) => name.includes('lock'))).toEqual([]);
+    expect((await studio('train', 'endless.yaml', '--out', '')).code).toBe(2);
+  });
+
+  it('gives two runs of one name, begun in the same second, a folder each', async () => {
+    const config = await writeRun('trainer: { steps: 1 }');
+    const both = await Promise.all([studio('train', config), studio('train', config), studio('train', config)]);
+    expect(both.map(({ code }) => code)).toEqual([0, 0, 0]);
+    expect(await readdir(join(folder, 'data/trained'))).toHaveLength(3);
+  });
+
   it('refuses an --out that is a file and an adapter that is not here, with 2', async () => {
     const config = await writeRun('trainer: { steps: 3 }');
     await writeFile(join(folder, 'file'), '');
@@ -183,14 +213,16 @@ trainer: { steps: 1000000 }
     expect(await studio('plan', 'typo.yaml')).toMatchObject(typo);
   });
 
-  it('refuses --weights where no folder is, before anything starts', async () => {
+  it('refuses --weights where no folder is or a file, before anything starts', async () => {
     const config = await writeRun('trainer: { steps: 1 }');
+    await writeFile(join(folder, 'mine.safetensors'), 'mine');
     for (const [file, says] of [
       [
         'nowhere/w.safetensors',
         /--weights nowhere\/w\.safetensors: there is no folder .*nowhere\. Make it, or name another/,
       ],
       ['.', /--weights \.: that is a folder/],
+      ['mine.safetensors', /--weights mine\.safetensors: a file is there, which would be lost\. Name another/],
     ] as const) {
       const { code, err } = await studio('train', config, '--out', 'run', '--weights', file);
       expect(code).toBe(2);

@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { createWriteStream } from 'node:fs';
+import { createWriteStream, existsSync } from 'node:fs';
 import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -7,11 +7,14 @@ import type { ExperimentConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
 import { discoverAdapters } from '../../engine/node/adapters.ts';
 import { naming } from '../../engine/node/file-bytes.ts';
+import { isSameProcess } from '../../engine/node/liveness.ts';
+import { type Lock, tryLock } from '../../engine/node/lock-file.ts';
 import { listTraces, machineClockMs, readTraces } from '../../engine/node/trace-files.ts';
 import { chromeTrace } from '../../engine/trainer/chrome-trace.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
 import { withLatestCheckpoint } from '../runs/latest-checkpoint.ts';
 import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
+import { readTraces as readProcesses } from '../workers/run-folder.ts';
 import { launchRun } from '../workers/supervisor.ts';
 import { readConfigFile } from './config-file.ts';
 import { whenOutputBreaks } from './output.ts';
@@ -34,6 +37,7 @@ export async function train(args: string[]): Promise<number> {
     },
   });
   if (positionals.length !== 1) throw new UsageError('train takes one CONFIG file');
+  if (values.out === '') throw new UsageError('--out: name a folder, or leave it out');
   const traceStep = traceStepOf(values.trace, values['trace-step']);
   const written = await readConfigFile(positionals[0]);
   const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
@@ -41,8 +45,33 @@ export async function train(args: string[]): Promise<number> {
   const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
   const { adapterIds } = placeRun(config, adapters);
   await checkWeightsPath(values.weights);
-  const runFolder = values.out === undefined ? defaultFolder(dataFolder, config.name) : resolve(values.out);
-  await makeRunFolder(runFolder, values.out);
+  const runFolder = await makeRunFolder(dataFolder, config.name, values.out);
+  const lock = await lockRunFolder(runFolder);
+  try {
+    return await trainIn(runFolder, { config, dataFolder, adapterIds, traceStep, values });
+  } finally {
+    await lock.release();
+  }
+}
+
+interface Training {
+  readonly config: ExperimentConfig;
+  readonly dataFolder: string;
+  readonly adapterIds: readonly string[];
+  readonly traceStep: number | null;
+  readonly values: {
+    readonly report?: string;
+    readonly weights?: string;
+    readonly record: boolean;
+    readonly trace?: string;
+    readonly summary: boolean;
+  };
+}
+
+async function trainIn(
+  runFolder: string,
+  { config, dataFolder, adapterIds, traceStep, values }: Training,
+): Promise<number> {
   const report = await openReport(values.report);
   const progress = new Progress(process.stderr, { steps: config.trainer.steps, summaries: values.summary });
   const show = (event: RunEvent) => {
@@ -101,6 +130,11 @@ async function checkWeightsPath(file: string | undefined): Promise<void> {
     );
   if (await isFolder(resolve(file)))
     throw new StudioError('invalid-config', `--weights ${file}: that is a folder. Name a file in it.`);
+  if (existsSync(resolve(file)))
+    throw new StudioError(
+      'invalid-config',
+      `--weights ${file}: a file is there, which would be lost. Name another, or delete it.`,
+    );
 }
 
 /** The number of --trace-step; null leaves the choice to the run. Throws UsageError. */
@@ -127,26 +161,33 @@ async function writeTrace(
   process.stderr.write(`${file} was not written: the run ended before the step to trace\n`);
 }
 
+/** One Ctrl-C may come twice: from the terminal, and passed on by npm. */
+const SAME_PRESS_MS = 500;
+
 /** First a polite stop, then, asked again, an end at once. */
 function interrupter(run: { stop(): void; kill(): void }): () => void {
-  let asked = false;
+  let askedMs: number | null = null;
   return () => {
-    if (asked) run.kill();
-    else {
-      asked = true;
+    if (askedMs === null) {
+      askedMs = performance.now();
       process.stderr.write('\nstopping after this step; press again to end at once\n');
       run.stop();
-    }
+    } else if (performance.now() - askedMs > SAME_PRESS_MS) run.kill();
   };
 }
 
-/** Throws `invalid-config` for an --out that is no folder, `io` for one that cannot be made. */
-async function makeRunFolder(folder: string, out: string | undefined): Promise<void> {
+/**
+ * The run's folder, made: --out, or a new one of this run alone. Throws `invalid-config` for an --out that is no folder,
+ * `io` for one that cannot be made.
+ */
+async function makeRunFolder(dataFolder: string, name: string, out: string | undefined): Promise<string> {
+  if (out === undefined) return makeDefaultFolder(join(dataFolder, 'trained'), name);
+  const folder = resolve(out);
   try {
     await mkdir(folder, { recursive: true });
   } catch (cause) {
     const { code } = cause as NodeJS.ErrnoException;
-    if (out !== undefined && (code === 'EEXIST' || code === 'ENOTDIR'))
+    if (code === 'EEXIST' || code === 'ENOTDIR')
       throw new StudioError(
         'invalid-config',
         `--out ${out}: a file is there; --out is the run's folder.`,
@@ -157,6 +198,37 @@ async function makeRunFolder(folder: string, out: string | undefined): Promise<v
       throw cause;
     });
   }
+  return folder;
+}
+
+/** Named by the second, the next free one if another run began in this one. */
+async function makeDefaultFolder(trained: string, name: string): Promise<string> {
+  return naming(trained, async () => {
+    await mkdir(trained, { recursive: true });
+    for (let ms = Date.now(); ; ms += 1000) {
+      const stamp = new Date(ms).toISOString().slice(0, 19).replaceAll(/[-:]/g, '').replace('T', '-');
+      const folder = join(trained, `${stamp}-${folderName(name)}`);
+      try {
+        await mkdir(folder);
+        return folder;
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      }
+    }
+  });
+}
+
+/** Keeps other runs out of the folder, this command's and the studio's. Throws `invalid-config` where one is in it. */
+async function lockRunFolder(folder: string): Promise<Lock> {
+  const lock = await naming(folder, () => tryLock(join(folder, 'train.lock')));
+  const workers = (await readProcesses(folder))?.workers ?? [];
+  const other = 'pid' in lock ? lock : workers.find(({ pid, startTime }) => isSameProcess(pid, startTime));
+  if ('release' in lock && !other) return lock;
+  if ('release' in lock) await lock.release();
+  throw new StudioError(
+    'invalid-config',
+    `${folder} is in use by a run, process ${other?.pid}. Name another folder with --out, or wait for its end.`,
+  );
 }
 
 /** `latest`: of the folder that --out names, or of the newest run of this name without one. */
@@ -175,11 +247,6 @@ async function resolveLatest(
 }
 
 const STAMP_LENGTH = '20261129-153000'.length;
-
-function defaultFolder(dataFolder: string, name: string): string {
-  const stamp = new Date().toISOString().slice(0, 19).replaceAll(/[-:]/g, '').replace('T', '-');
-  return join(dataFolder, 'trained', `${stamp}-${folderName(name)}`);
-}
 
 function folderName(name: string): string {
   return name.replaceAll(/[^A-Za-z0-9._-]+/g, '-').slice(0, 60);
