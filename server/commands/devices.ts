@@ -7,6 +7,7 @@ import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
 import { tuneAdapter } from '../../engine/node/tune-adapter.ts';
 import { writeVariants } from '../../engine/node/variant-store.ts';
 import { variantClass } from '../../engine/ops/kernel.ts';
+import { checkDataFolder } from './writable-folder.ts';
 
 /** `devices [--json] [--calibrate] [--tune]`. Returns the exit code. */
 export async function devices(args: string[]): Promise<number> {
@@ -21,6 +22,7 @@ export async function devices(args: string[]): Promise<number> {
   const entries = await discoverAdapters(({ icdPath, problem }) => {
     process.stderr.write(`${icdPath}: ${problem}\n`);
   });
+  if (values.tune || values.calibrate) await checkDataFolder(resolve(process.env.STUDIO_DATA || 'data'));
   // First what is chosen, so that the rates are those of what runs.
   if (values.tune) await tune(entries);
   if (values.calibrate) await calibrate(entries);
