@@ -25,6 +25,18 @@ describe('a vocabulary for GPT-2’s tokens', () => {
   });
 });
 
+describe('numbers that float32 does not have', () => {
+  it.each([
+    [{ eps: 1e-300 }, 'optimizer.eps', /1e-300 is 0 in float32/],
+    [{ lr: 1e39 }, 'optimizer.lr', /1e\+39 is infinite in float32/],
+    [{ groups: [{ match: 'bias', lr: 1e39 }] }, 'optimizer.groups.0.lr', /is infinite in float32/],
+  ])('%j is refused', (settings, path, says) => {
+    expect(problems({ optimizer: { kind: 'adam', ...settings } })).toMatchObject([
+      { path, message: expect.stringMatching(says) },
+    ]);
+  });
+});
+
 describe('a model that would take too long to plan', () => {
   const refused: [config: object, path: string, says: RegExp][] = [
     [
@@ -85,5 +97,13 @@ describe('the hint on Adam’s eps', () => {
     expect(eps({ kind: 'adam', eps: 1e-4 })).toEqual([]);
     expect(eps({ kind: 'sgd' })).toEqual([]);
     for (const precision of ['32-true', '16-mixed']) expect(eps({ kind: 'adam' }, precision)).toEqual([]);
+  });
+});
+
+describe('a name', () => {
+  it('has no control characters; any other text may be one', () => {
+    for (const name of ['a\0b', 'a\nb', '\u001b[2J', '\u0085'])
+      expect(problems({ name })).toMatchObject([{ path: 'name', message: expect.stringMatching(/control character/) }]);
+    expect(problems({ name: 'Größe 7 → 漢字 🙂' })).toEqual([]);
   });
 });

@@ -152,7 +152,13 @@ function expandStrategy(value: unknown): unknown {
 const Strategy = z.preprocess(expandStrategy, z.discriminatedUnion('kind', [Fsdp, Ddp]));
 
 export const ExperimentConfig = z.strictObject({
-  name: z.string().min(1).max(200).default('run'),
+  name: z
+    .string()
+    .min(1)
+    .max(200)
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what a name must not bring to a terminal or a file
+    .refine((name) => !/[\u0000-\u001f\u007f-\u009f]/.test(name), 'has a control character; remove it')
+    .default('run'),
   model: z.discriminatedUnion('kind', [DemoTransformer, Gpt2, Llama]).prefault({ kind: 'demo-transformer' }),
   data: Data.prefault({ kind: 'moby-dick' }),
   optimizer: Optimizer.prefault({ kind: 'adam' }),
@@ -415,6 +421,7 @@ function sizeOf(model: ModelConfig): { blocks: number; params: number; layersFie
 function refuseOptimizer({ optimizer, lrSchedule, trainer }: ExperimentConfig, bad: Refuse): void {
   if (optimizer.kind === 'sgd' && optimizer.nesterov && optimizer.momentum === 0)
     bad('optimizer.nesterov', 'needs optimizer.momentum above 0');
+  refuseBeyondFloat32(optimizer, bad);
   optimizer.groups.forEach((group, i) => {
     if (group.lr === undefined && group.weightDecay === undefined)
       bad(`optimizer.groups.${i}`, `${group.match} changes nothing: give it an lr or a weightDecay, or remove it`);
@@ -435,6 +442,24 @@ function refuseOptimizer({ optimizer, lrSchedule, trainer }: ExperimentConfig, b
       'trainer.gradientClipVal',
       'trainer.gradientClipAlgorithm value clips at nothing: give a value, or leave the algorithm out',
     );
+}
+
+/** The device computes in float32: what it would take for 0 or for infinity there is another setting. */
+function refuseBeyondFloat32(optimizer: OptimizerConfig, bad: Refuse): void {
+  const tooLarge = (path: string, value: number | undefined) => {
+    if (value !== undefined && !Number.isFinite(Math.fround(value)))
+      bad(path, `${value} is infinite in float32, in which it is computed: give at most 3.4e38`);
+  };
+  tooLarge('optimizer.lr', optimizer.lr);
+  tooLarge('optimizer.weightDecay', optimizer.weightDecay);
+  optimizer.groups.forEach((group, i) => {
+    tooLarge(`optimizer.groups.${i}.lr`, group.lr);
+    tooLarge(`optimizer.groups.${i}.weightDecay`, group.weightDecay);
+  });
+  if (optimizer.kind === 'sgd') return;
+  tooLarge('optimizer.eps', optimizer.eps);
+  if (Math.fround(optimizer.eps) === 0)
+    bad('optimizer.eps', `${optimizer.eps} is 0 in float32, in which it is computed: give at least 1e-38`);
 }
 
 /** A mesh is [rows, ranks in a row]: HYBRID_SHARD shards within a row and copies across rows. */

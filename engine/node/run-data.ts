@@ -3,6 +3,7 @@ import { type BatchesFile, type BatchesOptions, createBatchesStream } from '../d
 import type { Corpus } from '../data/corpus.ts';
 import { holdOut } from '../data/held-out.ts';
 import { type BatchStream, createBlockStream } from '../data/samples.ts';
+import { StudioError } from '../errors.ts';
 import type { BatchShape } from '../model/model.ts';
 import { readBatchesFile } from './batches-file.ts';
 import { prepareCorpus } from './corpus.ts';
@@ -46,8 +47,21 @@ export async function openRunData(config: ExperimentConfig, corpusFolder: string
   const corpus = await prepareCorpus(data, corpusFolder);
   const { blockSize, batchSize, seed, validationFraction } = data;
   const { training, validation } = holdOut(corpus, validationFraction);
-  const stream = (part: Corpus, micro: number, resume?: { step: number; samples: number }) =>
-    createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro, resume });
+  const stream = (part: Corpus, micro: number, resume?: { step: number; samples: number }) => {
+    try {
+      return createBlockStream(part, { blockSize, batchSize, seed, ranks, accumulateGradBatches: micro, resume });
+    } catch (cause) {
+      if (!(cause instanceof StudioError) || validationFraction === 0) throw cause;
+      const [kept, heldOut] = [training.tokens.length, validation.tokens.length];
+      throw new StudioError(
+        cause.code,
+        `data.validationFraction ${validationFraction} leaves ${kept} tokens for training and ${heldOut} for validation. ` +
+          cause.message,
+        cause.details,
+        { cause },
+      );
+    }
+  };
   const fresh = stream(training, accumulateGradBatches);
   const shapes = [{ batch: batchSize, tokens: blockSize }];
   const validates = trainer.validateEvery !== null;

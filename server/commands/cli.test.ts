@@ -242,6 +242,37 @@ trainer: { steps: 1000000 }
   });
 });
 
+describe('plan', () => {
+  it.each([
+    ['blockSize: 20', '', /data\.blockSize 20.*lower one of these/],
+    [
+      'blockSize: 2, validationFraction: 0.01',
+      'trainer: { validateEvery: 1 }',
+      /validationFraction 0\.01 leaves .* 0 for validation/,
+    ],
+    ['blockSize: 2', 'vocabSize: 2', /model\.vocabSize: 2 is fewer than the \d+ words/],
+  ])('refuses what train refuses: %s %s', async (data, more, says) => {
+    await writeFile(join(folder, 'text.txt'), 'one two three four five six seven eight nine ten');
+    const isModel = more.startsWith('vocabSize');
+    await writeFile(
+      join(folder, 'run.yaml'),
+      `adapter: interpreter
+devices: 1
+model: { kind: demo-transformer, ninp: 8, nhead: 2, nhid: 8, nlayers: 1${isModel ? `, ${more}` : ''} }
+data: { kind: wikitext2, path: text.txt, ${data} }
+${isModel ? '' : more}
+`,
+    );
+    const [planned, trained] = await Promise.all([
+      studio('plan', 'run.yaml', '--adapter', 'interpreter'),
+      studio('train', 'run.yaml'),
+    ]);
+    expect(planned.code).toBe(trained.code);
+    expect(planned.err).toMatch(says);
+    expect(trained.err).toMatch(says);
+  });
+});
+
 describe('sample', () => {
   const hf = join(testdata, 'gpt2/hf');
 

@@ -5,10 +5,11 @@ import type { ExperimentConfig } from '../../engine/config.ts';
 import { configHints } from '../../engine/config-hints.ts';
 import { counted } from '../../engine/counted.ts';
 import { createBatchesStream } from '../../engine/data/batches.ts';
+import { buildModel } from '../../engine/model/build-model.ts';
 import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
 import { readCalibration } from '../../engine/node/calibration-store.ts';
-import { prepareCorpus } from '../../engine/node/corpus.ts';
+import { openRunData } from '../../engine/node/run-data.ts';
 import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
 import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
 import { type Prediction, planExperiment, type ValidationPass } from '../../engine/schedule/plan.ts';
@@ -66,10 +67,10 @@ async function describeData(config: ExperimentConfig) {
     }
     return { vocabSize: stream.vocabSize, shapes: [...shapes.values()] };
   }
-  const shapes = [{ batch: data.batchSize, tokens: data.blockSize }];
-  if (model.vocabSize !== null) return { vocabSize: model.vocabSize, shapes };
-  const corpora = join(resolve(process.env.STUDIO_DATA || 'data'), 'corpora');
-  return { vocabSize: (await prepareCorpus(data, corpora)).vocabSize, shapes };
+  // Opened as `train` does, so that what it refuses is refused here.
+  const opened = await openRunData(config, join(resolve(process.env.STUDIO_DATA || 'data'), 'corpora'));
+  const { vocabSize } = buildModel(model, opened.vocabSize);
+  return { vocabSize, shapes: [{ batch: data.batchSize, tokens: data.blockSize }] };
 }
 
 /** What does not fit, and what would; null where the config fits or has no budget. */
