@@ -17,7 +17,10 @@ export const RunState = z.enum(['queued', 'starting', 'running', 'stopping', 'fi
 export type RunState = z.infer<typeof RunState>;
 
 /** Body of POST /api/v1/runs: the config as a person writes it (defaults left out). 201 with the Run. */
-export const CreateRun = z.strictObject({ config: z.unknown(), group: z.string().max(100).nullable().default(null) });
+export const CreateRun = z.strictObject({
+  config: z.unknown().refine((config) => config !== null, 'is null; send {} for the defaults'),
+  group: z.string().max(100).nullable().default(null),
+});
 
 export const RunSummary = z.strictObject({
   id: z.string(),

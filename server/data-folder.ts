@@ -1,4 +1,4 @@
-import { mkdir, realpath } from 'node:fs/promises';
+import { mkdir, readdir, realpath, rm } from 'node:fs/promises';
 import { isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { StudioError } from '../engine/errors.ts';
 
@@ -36,6 +36,15 @@ export async function openDataFolder(path: string): Promise<DataFolder> {
       { cause },
     );
   }
+}
+
+/** Uploads begin with this while they arrive, and what has it is never listed. */
+export const PARTIAL_UPLOAD = '.partial-';
+
+/** Removes uploads that the end of an earlier server cut short. Only for who holds the folder's lock. */
+export async function removePartialUploads({ uploads }: DataFolder): Promise<void> {
+  for (const name of await readdir(uploads))
+    if (name.startsWith(PARTIAL_UPLOAD)) await rm(join(uploads, name), { recursive: true, force: true });
 }
 
 /**

@@ -5,7 +5,7 @@ import { StudioError } from '../engine/errors.ts';
 import { calibrateInChild } from '../engine/node/calibrate.ts';
 import { tryLock } from '../engine/node/lock-file.ts';
 import type { AdapterRates } from '../engine/schedule/rates.ts';
-import { type DataFolder, openDataFolder } from './data-folder.ts';
+import { type DataFolder, openDataFolder, removePartialUploads } from './data-folder.ts';
 import { openDb } from './db/client.ts';
 import { migrate } from './db/migrate.ts';
 import { type Answering, answer, answerUpgrade } from './http/answer.ts';
@@ -85,6 +85,7 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
 
   const folder = await openDataFolder(settings.dataFolder);
   closers.push(await lockFolder(folder));
+  await removePartialUploads(folder);
   await migrate(folder.database, MIGRATIONS);
   const db = await openDb(folder.database);
   closers.push(() => db.close());

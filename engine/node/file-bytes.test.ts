@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtemp, open, readdir, readFile, rm, symlink, truncate, writeFile } from 'node:fs/promises';
@@ -35,6 +35,12 @@ async function failOnce(method: 'write' | 'sync', code: string): Promise<void> {
 }
 
 describe('reading', () => {
+  test('a pipe that nobody writes to is no file, and is not waited for', async () => {
+    const path = join(folder, 'pipe');
+    execFileSync('mkfifo', [path]);
+    await expect(openFileSource(path)).rejects.toThrow(`${path} is not a file`);
+  });
+
   test('anywhere in the file, never beyond it', async () => {
     await writeFile(join(folder, 'a'), CONTENT);
     const source = await openFileSource(join(folder, 'a'));

@@ -1,4 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto';
+import { constants } from 'node:fs';
 import { type FileHandle, open, readdir, readFile, rename, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { crc32 } from 'node:zlib';
@@ -17,7 +18,8 @@ export type FileSource = ByteSource & { close(): Promise<void> };
 
 /** Opens a file for reading anywhere in it. Its length is taken now. 'not-found' or 'io' if it cannot be opened. */
 export async function openFileSource(path: string): Promise<FileSource> {
-  const file = await naming(path, () => open(path, 'r'));
+  // A pipe would let no one go on before something writes to it.
+  const file = await naming(path, () => open(path, constants.O_RDONLY | constants.O_NONBLOCK));
   const info = await file.stat();
   if (!info.isFile()) {
     await file.close();

@@ -77,7 +77,9 @@ function parseUrl(request: IncomingMessage): URL {
   if (!target.startsWith('/') || target.includes('\0'))
     throw new RequestError('bad-request', 'The address is not a path.');
   try {
-    return new URL(`http://studio${target}`);
+    const url = new URL(`http://studio${target}`);
+    decodeURIComponent(url.pathname);
+    return url;
   } catch {
     throw new RequestError('bad-request', 'The address cannot be read.');
   }

@@ -1,4 +1,4 @@
-import { mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -119,7 +119,6 @@ describe('a path that leaves its folder', () => {
     const run = await test.api.create({ name: 'ok', trainer: { steps: 1 } });
     await test.api.until(run.id, 'finished');
     const folder = join(test.dataFolder, 'runs', run.id, 'checkpoints');
-    const { rm } = await import('node:fs/promises');
     await rm(join(folder, 'step-000001.ckpt'));
     await symlink(join(test.dataFolder, 'secret.txt'), join(folder, 'step-000001.ckpt'));
     const answer = await test.api.get(`/runs/${run.id}/checkpoints/step-000001.ckpt`);
@@ -153,6 +152,28 @@ describe('a path that leaves its folder', () => {
   });
 });
 
+describe('a path that no text has', () => {
+  it('is refused, of a page too', async () => {
+    for (const path of ['/runs/%E0%A4%A', '/api/v1/runs/%E0%A4%A', '/%'])
+      expect((await send({ path })).status, path).toBe(400);
+  });
+});
+
+describe('an upload that the end of a server cut short', () => {
+  it('is gone when the next one starts; what arrived whole stays', async () => {
+    const first = await openTestStudio();
+    const uploads = join(first.dataFolder, 'uploads');
+    await first.studio.close();
+    await writeFile(join(uploads, '.partial-0123456789abcdef'), 'half');
+    await mkdir(join(uploads, '.partial-fedcba9876543210'));
+    await writeFile(join(uploads, 'whole.txt'), 'whole');
+    const second = await openTestStudio({ dataFolder: first.dataFolder });
+    expect(await readdir(uploads)).toEqual(['whole.txt']);
+    await second.close();
+    await rm(first.dataFolder, { recursive: true, force: true });
+  });
+});
+
 describe('a body that means harm', () => {
   it('is refused by size, depth and keys', async () => {
     const json = { 'content-type': 'application/json' };
@@ -160,6 +181,7 @@ describe('a body that means harm', () => {
     expect((await post(`{"config":{"name":"${'x'.repeat(2 ** 20)}"}}`)).status).toBe(413);
     expect((await post(`{"config":${'['.repeat(10_000)}${']'.repeat(10_000)}}`)).status).toBe(400);
     expect((await post('{"config":')).status).toBe(400);
+    expect((await post('{"config":null}')).status).toBe(400);
     expect((await post('{"config":{"__proto__":{"devices":1}}}')).status).toBe(400);
     expect((await post('{"config":{"constructor":{"prototype":{"x":1}}}}')).status).toBe(400);
     expect((await post('{"config":{},"extra":1}')).status).toBe(400);

@@ -7,7 +7,7 @@ import { StudioError } from '../../../engine/errors.ts';
 import { DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
 import { importArchive, verifyBroughtCheckpoint } from '../../checkpoints/import-checkpoint.ts';
 import type { FileList } from '../../contract.ts';
-import { quote } from '../../data-folder.ts';
+import { PARTIAL_UPLOAD, quote } from '../../data-folder.ts';
 import { checkpointBytes } from '../../runs/checkpoint-files.ts';
 import { RequestError } from '../errors.ts';
 import type { Route } from '../router.ts';
@@ -22,8 +22,6 @@ const KINDS: Readonly<Record<string, { readonly extensions: readonly string[]; r
   checkpoint: { extensions: ['.safetensors', '.pt', '.pth', '.ckpt', '.bin', '.tar'], maxBytes: 2 ** 36 },
 };
 const MAX_UPLOADS = 4;
-/** Uploads begin with this while they arrive, and what has it is never listed. */
-const PARTIAL = '.partial-';
 
 let uploading = 0;
 
@@ -99,7 +97,7 @@ interface Named {
 
 /** A sharded folder, as one archive. */
 async function storeArchive(request: IncomingMessage, folder: string, { name, brought }: Named, maxBytes: number) {
-  const draft = join(folder, PARTIAL + randomBytes(8).toString('hex'));
+  const draft = join(folder, PARTIAL_UPLOAD + randomBytes(8).toString('hex'));
   const stem = name.slice(0, -'.tar'.length);
   const stored = await naming(draft, brought, () =>
     importArchive(request as AsyncIterable<Buffer>, folder, draft, stem, maxBytes),
@@ -115,7 +113,7 @@ async function store(
   maxBytes: number,
   check: ((path: string) => Promise<void>) | null,
 ) {
-  const draft = join(folder, PARTIAL + randomBytes(8).toString('hex'));
+  const draft = join(folder, PARTIAL_UPLOAD + randomBytes(8).toString('hex'));
   const file = await open(draft, 'wx', 0o600);
   try {
     const { bytes, sha256 } = await receive(request, file, maxBytes);
