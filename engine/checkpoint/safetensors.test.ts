@@ -129,6 +129,13 @@ describe('rules of the format', () => {
     expect(error.message).toMatch(message);
   });
 
+  test('at most 64 dimensions', async () => {
+    const header = (dimensions: number) => JSON.stringify({ a: f32(0, 4, new Array<number>(dimensions).fill(1)) });
+    expect((await failure(fileOf(header(65), 4))).message).toMatch(/tensor a has more than 64 dimensions/);
+    const file = await openSafetensors(bytesSource('x', fileOf(header(64), 4)));
+    expect(file.tensors.get('a')?.shape).toHaveLength(64);
+  });
+
   test('a million brackets', async () => {
     expect((await failure(fileOf(`{"a":${'['.repeat(1_000_000)}`, 0))).code).toBe('bad-file');
   });

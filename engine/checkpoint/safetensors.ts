@@ -21,6 +21,8 @@ export interface SafetensorsFile {
 
 const LENGTH_BYTES = 8;
 const MAX_HEADER_BYTES = 100_000_000;
+/** As many as torch takes. */
+const MAX_DIMENSIONS = 64;
 const OPENING_BRACE = 0x7b;
 const METADATA_KEY = '__metadata__';
 
@@ -101,6 +103,7 @@ function parseTensor(source: ByteSource, name: string, entry: unknown, dataOffse
   if (!isCounts(shape) || !isCounts(range) || range.length !== 2) {
     throw bad(source, `tensor ${name} lacks a shape or data_offsets of whole numbers`);
   }
+  if (shape.length > MAX_DIMENSIONS) throw bad(source, `tensor ${name} has more than ${MAX_DIMENSIONS} dimensions`);
   const [begin, end] = range;
   const bytes = elementCount(shape) * dtypeBytes(dtype);
   if (end - begin !== bytes) throw bad(source, `tensor ${name} of ${bytes} bytes has a range of ${end - begin}`);

@@ -5,6 +5,7 @@ import { StudioError } from '../../engine/errors.ts';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
 import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/inspect-checkpoint.ts';
+import { printable } from './output.ts';
 import { mib } from './sizes.ts';
 import { UsageError } from './usage.ts';
 
@@ -50,7 +51,7 @@ export async function checkpoint(args: string[]): Promise<number> {
     const kind = kindOf(values.format, target);
     const { dropped } = await convertCheckpointPath({ from: path, to, kind, ranks: ranksOf(values.ranks, kind) });
     const left = dropped.length ? `; left out, since this form has no room for it: ${dropped.join(', ')}` : '';
-    say({ file: target, format: kind, dropped }, `${target}: ${kind}${left}`);
+    say({ file: target, format: kind, dropped }, printable(`${target}: ${kind}${left}`));
   }
   return 0;
 }
@@ -74,7 +75,8 @@ function ranksOf(text: string | undefined, kind: CheckpointKind): number | undef
 /** How many tensors a person is shown who did not ask for all. */
 const MAX_TENSORS = 12;
 
-function toText(path: string, found: CheckpointInspection, all: boolean): string {
+/** What `inspect` shows a person; names come from the file, so no control character of theirs reaches the terminal. */
+export function toText(path: string, found: CheckpointInspection, all: boolean): string {
   const { kind, bytes, files, params, tensors: whole, optimizers, iter, samples, config } = found;
   const tensors = all ? whole : whole.slice(0, MAX_TENSORS);
   const width = Math.max(0, ...tensors.map(({ name }) => name.length));
@@ -93,5 +95,7 @@ function toText(path: string, found: CheckpointInspection, all: boolean): string
     ...(iter === null ? [] : [`iter ${iter}`]),
     ...(samples === null ? [] : [`samples ${samples}`]),
     ...(config === null ? [] : [all ? `config ${JSON.stringify(config)}` : 'with the config of its run (--all)']),
-  ].join('\n');
+  ]
+    .map(printable)
+    .join('\n');
 }

@@ -21,3 +21,11 @@ export function whenOutputBreaks(action: () => void): void {
     action();
   };
 }
+
+/** A line with text from a file in it, as a terminal may show it: control characters, and those that turn text around, escaped. */
+export function printable(line: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not reach a terminal
+  return line.replaceAll(/[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g, (character) => {
+    return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  });
+}
