@@ -65,8 +65,23 @@ export class Scheduler {
     this.#options = options;
   }
 
-  /** Makes the states of an earlier server true, ends what it left running, then starts what is queued. */
+  /**
+   * Makes the states of an earlier server true, ends what it left running, then starts what is queued. Throws `io` where the
+   * disk is too full to store that.
+   */
   async start(): Promise<void> {
+    const { root } = this.#options.folder;
+    try {
+      await this.#takeOver();
+    } catch (cause) {
+      if (!isFull(cause)) throw cause;
+      const message = `The disk of the data folder ${root} is full, so how the runs of an earlier server ended cannot be stored. Make room on it and start again.`;
+      throw new StudioError('io', message, { folder: root }, { cause });
+    }
+    this.#pump();
+  }
+
+  async #takeOver(): Promise<void> {
     const { store, folder, log } = this.#options;
     await this.#finishDeletions();
     for (const row of await store.inStates(ACTIVE_STATES)) {
@@ -77,7 +92,6 @@ export class Scheduler {
       log.warn({ runId: row.id, orphans }, 'a run of an earlier server is failed');
       await this.#storeEnd(row, failed({ code: 'worker-died', message, rank: null, step: null }), message);
     }
-    this.#pump();
   }
 
   /** Queues a run. `config` is whole, its paths relative to the data folder and looked at by the caller. */

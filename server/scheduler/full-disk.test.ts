@@ -12,7 +12,7 @@ const id = 'mhx000000-000000';
 let place: string;
 
 beforeEach(async () => {
-  place = await mkdtemp(join(tmpdir(), 'delete-run-'));
+  place = await mkdtemp(join(tmpdir(), 'full-disk-'));
 });
 afterEach(() => rm(place, { recursive: true }));
 
@@ -45,4 +45,14 @@ it('a run that the database does not forget for another reason keeps its files',
   const { scheduler, files } = await openScheduler(() => new Error('a disk error'));
   await expect(scheduler.remove(id)).rejects.toThrow('a disk error');
   expect(await files()).toEqual([id]);
+});
+
+it('a start that finds the disk full names the data folder and the way out', async () => {
+  const { scheduler, files } = await openScheduler(() => new Error('SQLITE_FULL: database or disk is full'));
+  await mkdir(join(place, 'runs', `.deleted-${id}`));
+  await expect(scheduler.start()).rejects.toMatchObject({
+    code: 'io',
+    message: expect.stringMatching(/^The disk of the data folder .*full-disk-.* is full, .* Make room/),
+  });
+  expect(await files()).toContain(`.deleted-${id}`);
 });
