@@ -9,7 +9,7 @@ import { invalidUtf8At } from '../data/utf8.ts';
 import { createTokenizer, createVocabulary } from '../data/wikitext.ts';
 import { StudioError } from '../errors.ts';
 import { checkDataFile, naming } from './data-file.ts';
-import { errorCode } from './errno.ts';
+import { errorCode, whyNot } from './errno.ts';
 import { gpt2Tokens } from './gpt2-tokens.ts';
 import { tryLock } from './lock-file.ts';
 
@@ -69,7 +69,7 @@ export async function prepareCorpus(
     if (cause instanceof StudioError || code === undefined) throw cause;
     throw new StudioError(
       'io',
-      `Cannot keep the prepared text in ${cacheFolder}: ${code}.`,
+      `Cannot keep the prepared text in ${cacheFolder}: ${whyNot(code) ?? code}. Name another data folder in STUDIO_DATA.`,
       { cacheFolder, code },
       { cause },
     );

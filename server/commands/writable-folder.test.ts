@@ -2,8 +2,9 @@ import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { whyNot } from '../../engine/node/errno.ts';
 import { devices } from './devices.ts';
-import { checkDataFolder, whyNot } from './writable-folder.ts';
+import { checkDataFolder } from './writable-folder.ts';
 
 const { calibrateInChild } = vi.hoisted(() => ({ calibrateInChild: vi.fn() }));
 vi.mock('../../engine/node/calibrate.ts', () => ({ calibrateInChild }));

@@ -1,7 +1,7 @@
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
-import { errorCode } from '../../engine/node/errno.ts';
+import { errorCode, whyNot } from '../../engine/node/errno.ts';
 
 /** Makes sure that the data folder takes a file, before work whose result goes there. Throws `io`, which says what to do. */
 export async function checkDataFolder(folder: string): Promise<void> {
@@ -15,11 +15,4 @@ export async function checkDataFolder(folder: string): Promise<void> {
     const message = `The data folder ${folder} cannot be used: ${why}. Make it writable, or name another in STUDIO_DATA.`;
     throw new StudioError('io', message, { folder }, { cause });
   }
-}
-
-/** What an operating system's code says of a folder that one wants to write to. */
-export function whyNot(code: string | undefined): string | undefined {
-  if (code === 'EROFS' || code === 'EACCES' || code === 'EPERM') return 'it is read-only for this user';
-  if (code === 'ENOSPC' || code === 'EDQUOT') return 'its disk is full';
-  return undefined;
 }
