@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import type { Page } from '@playwright/test';
 import { bytesSource } from '../engine/checkpoint/byte-source.ts';
 import { openWeights, type Weights } from '../engine/checkpoint/fixtures/read-weights.ts';
-import type { Run } from '../server/contract.ts';
+import { CheckpointDetails, type Run, TensorDetails } from '../server/contract.ts';
 import { expect, longConfig, SMALL_TEXT, StudioApi, smallConfig, test } from './studio.ts';
 
 let run: Run;
@@ -64,6 +64,36 @@ test('a checkpoint’s page shows what it holds, and a tensor’s values', async
   await tensors.getByRole('searchbox').fill('embedding');
   await expect(tensors).not.toContainText('in_proj_weight');
   await expect(page.getByRole('region', { name: 'Files' })).toContainText('__1_0.distcp');
+
+  const at = `/api/v1/runs/${run.id}/checkpoints/${name}`;
+  const details = CheckpointDetails.parse(await (await page.request.get(`${at}/details`)).json());
+  const embedding = details.tensors.find((tensor) => tensor.name.endsWith('embedding.weight'))!;
+  const asked = await page.request.get(`${at}/tensor?tensor=${encodeURIComponent(embedding.name)}`);
+  const { min, max, mean, elements, histogram } = TensorDetails.parse(await asked.json());
+  const row = tensors.getByRole('listitem').filter({ hasText: embedding.name }).first();
+  await row.getByText(embedding.name, { exact: true }).click();
+  const five = (value: number | null) => String(Number(value!.toPrecision(5)));
+  const shown = (label: string) => row.locator('dt', { hasText: new RegExp(`^${label}$`) }).locator('+ dd');
+  await expect(shown('min')).toHaveText(five(min));
+  await expect(shown('max')).toHaveText(five(max));
+  await expect(shown('mean')).toHaveText(five(mean));
+  expect(min).toBeLessThan(max!);
+
+  // A bar for each bin, as high as its share of the fullest.
+  const bars = row
+    .getByRole('img', { name: `Histogram of the elements from ${five(min)} to ${five(max)}` })
+    .locator('rect');
+  await expect(bars).toHaveCount(histogram.length);
+  const heights = await bars.evaluateAll((all) => all.map((bar) => Number(bar.getAttribute('height'))));
+  const most = Math.max(...histogram);
+  heights.forEach((height, bin) => {
+    expect(height, `bin ${bin}`).toBeCloseTo((32 * histogram[bin]) / most, 6);
+  });
+  expect(histogram.reduce((a, b) => a + b, 0)).toBe(elements);
+
+  expect(embedding.parts.map(({ rank }) => rank)).toEqual([0, 1]);
+  for (const { rank, offsets, sizes } of embedding.parts)
+    await expect(row).toContainText(`rank ${rank}: rows ${offsets[0]} to ${offsets[0] + sizes[0] - 1}`);
 });
 
 test('a run goes on from a checkpoint under another strategy', async ({ page, api }) => {

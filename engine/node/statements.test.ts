@@ -6,8 +6,11 @@ import { compileRun } from '../schedule/compile.ts';
 import { hostBytesOf } from '../schedule/host-memory.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import { replicaGroup, shardGroup } from '../schedule/mesh.ts';
+import { builtInProfiles } from '../schedule/profile.ts';
 import { optimizerStateNames } from '../schedule/storage.ts';
 import { unitProgram } from '../schedule/unit-program.ts';
+import { memoryStats } from '../trainer/memory-stats.ts';
+import { memorySummary } from '../trainer/memory-summary.ts';
 import { freshParameters, heldParts, type ParameterSource } from '../trainer/state.ts';
 import { type Batch, interpreterPlace, openRanks, type RanksInput } from './fixtures/reference-run.ts';
 
@@ -271,6 +274,41 @@ describe('hybrid sharding', () => {
     expect(shardGroup(mesh, 4)).toMatchObject({ ranks: [3, 4, 5], index: 1 });
     expect(replicaGroup(mesh, 4)).toMatchObject({ ranks: [1, 4], index: 1 });
   });
+
+  it.each([
+    [2, 2],
+    [3, 2],
+    [2, 3],
+  ])(
+    '27: whatever the machine has, a run of a mesh of %i × %i exchanges within its rows and columns',
+    (rows, shard) => {
+      const devices = rows * shard;
+      const parsed = parseConfig({ model, devices, strategy: fsdp('HYBRID_SHARD', { deviceMesh: [rows, shard] }) });
+      for (let rank = 0; rank < devices; rank++) {
+        const run = compileRun({
+          config: parsed,
+          model: buildModel(parsed.model, null),
+          shapes: [shape],
+          rank,
+          profile: builtInProfiles.interpreter,
+        });
+        const peersOf = (kind: string) => {
+          const sets = run.steps[0].schedule.steps.flatMap(({ kind: own, action }) =>
+            own === kind && action.type === 'collect' ? [String([...action.peers].sort())] : [],
+          );
+          return [...new Set(sets)];
+        };
+        const others = (all: number[]) => String(all.filter((peer) => peer !== rank));
+        const row = Math.floor(rank / shard) * shard;
+        const inRow = others(Array.from({ length: shard }, (_, i) => row + i));
+        const inColumn = others(Array.from({ length: rows }, (_, i) => i * shard + (rank % shard)));
+        expect(run.shards).toEqual({ count: shard, index: rank % shard });
+        expect(peersOf('all-gather')).toEqual([inRow]);
+        expect(peersOf('reduce-scatter')).toEqual([inRow]);
+        expect(peersOf('all-reduce')).toContain(inColumn);
+      }
+    },
+  );
 });
 
 describe('frozen parameters', () => {
@@ -408,11 +446,28 @@ describe('memory', () => {
     }
   });
 
-  it('46: live is never above reserved, and each of the three numbers says what it is', async () => {
+  it('46: allocated ≤ active ≤ reserved, and each of the three numbers says what it is', async () => {
     for (const strategy of Object.values(strategies)) {
       const ranks = await open(config(strategy));
       await ranks.train(1);
-      const { currentBytes, peakBytes, liveBytes: live } = ranks.engines[0].memory();
+      const measured = ranks.engines[0].memory();
+      const { currentBytes, peakBytes, liveBytes: live } = measured;
+      const { tensorBytes, reservedBytes } = memoryStats(ranks.runs[0], [1], measured);
+      for (const column of ['current', 'peak'] as const)
+        expect(tensorBytes.all[column]).toBeLessThanOrEqual(reservedBytes.all[column]);
+      expect([tensorBytes.all.peak, reservedBytes.all.peak]).toEqual([live, peakBytes]);
+      // Under each label stands its own number, in the units of PyTorch's table.
+      const lines = memorySummary(ranks.runs[0], 1, measured, { id: 0, name: 'here' }).split('\n');
+      const peakUnder = (label: string) =>
+        lines
+          .find((line) => line.startsWith(`| ${label} `))
+          ?.split('|')[3]
+          .trim();
+      const written = (bytes: number) => (bytes < 768 * 1024 ? `${bytes} B` : `${Math.floor(bytes / 1024)} KiB`);
+      expect(lines[1]).toContain('WebGPU buffers of this worker');
+      expect(peakUnder('Allocated memory')).toBe(written(live));
+      expect(peakUnder('Active memory')).toBe(written(live));
+      expect(peakUnder('GPU reserved memory')).toBe(written(peakBytes));
       expect(live).toBeLessThanOrEqual(currentBytes);
       expect(currentBytes).toBeLessThanOrEqual(peakBytes);
       const steps = liveBytes(ranks.runs[0].steps[0].schedule).map(sumCategories);
