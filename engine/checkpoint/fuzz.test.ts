@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { deflateRawSync } from 'node:zlib';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
 import { type ByteSource, bytesSource } from './byte-source.ts';
@@ -8,6 +9,8 @@ import { folderMetadata } from './dcp-folder-writer.ts';
 import { readDcpMetadata } from './dcp-metadata.ts';
 import { elementCount } from './dtype.ts';
 import { memorySink } from './fixtures/memory-sink.ts';
+import { mutate, randomFrom } from './fixtures/mutate.ts';
+import { inflatedSource } from './inflated-source.ts';
 import { type CheckpointInput, openCheckpoint } from './open-checkpoint.ts';
 import { toPlain } from './python-value.ts';
 import { checkpointContent } from './run-content.ts';
@@ -24,62 +27,6 @@ const FIRST_SEED = Number(process.env.FUZZ_SEED ?? 1);
 const MOST_MS = 3000;
 /** How much larger the process may become, the engine's own garbage included. */
 const MOST_BYTES = 512 * 2 ** 20;
-
-/** mulberry32: the same numbers on every machine. */
-function randomFrom(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) % below;
-  };
-}
-
-/** One to four changes: bits, bytes, numbers at their limits, a cut, a hole, something twice, something of elsewhere. */
-function mutate(bytes: Uint8Array, random: (below: number) => number): Uint8Array {
-  let out = bytes.slice();
-  for (let left = 1 + random(4); left > 0 && out.length > 8; left--) {
-    const at = random(out.length);
-    const length = 1 + random(Math.min(64, out.length - at));
-    switch (random(8)) {
-      case 0:
-        out[at] ^= 1 << random(8);
-        break;
-      case 1:
-        out[at] = random(256);
-        break;
-      case 2:
-        out.fill([0, 0xff, 0x7f, 0x80][random(4)], at, at + [1, 2, 4, 8][random(4)]);
-        break;
-      case 3:
-        out = out.slice(0, at);
-        break;
-      case 4:
-        out = join(out.subarray(0, at), out.subarray(at + length));
-        break;
-      case 5:
-        out = join(out.subarray(0, at), out.subarray(at, at + length), out.subarray(at));
-        break;
-      case 6:
-        out.copyWithin(random(out.length), at, at + length);
-        break;
-      default:
-        out[at] = out[random(out.length)];
-    }
-  }
-  return out;
-}
-
-function join(...parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const out = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    out.set(part, at);
-    at += part.length;
-  }
-  return out;
-}
 
 /** Everything that a reader does: opens, lists, reads every element, the optimizer, checks every CRC. */
 async function readAll(input: CheckpointInput): Promise<void> {
@@ -191,6 +138,16 @@ describe('changed files: a typed error or the content, never a crash, a hang or 
       }
       await zip.finish();
       await readAll({ file: bytesSource('zoo.pt', sink.bytes()) });
+    });
+  });
+
+  test('deflated records, beside the 10,000', { timeout: 120_000 }, async () => {
+    const content = new Uint8Array(4000).map((_, i) => (i * i) >> 5);
+    const packed = deflateRawSync(content);
+    await attack(500, async (random) => {
+      const source = bytesSource('record', mutate(new Uint8Array(packed), random));
+      const inflated = inflatedSource(source, content.length);
+      await inflated.read(0, content.length);
     });
   });
 
