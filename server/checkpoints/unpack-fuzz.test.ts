@@ -12,12 +12,14 @@ const MAX_BYTES = 64 * 1024;
 
 const entry = (name: string, data: Buffer) =>
   Buffer.concat([tarHeader(name, data.length), data, Buffer.alloc(tarPadding(data.length))]);
-const archive = Buffer.concat([
-  entry('step/.metadata', Buffer.alloc(700, 1)),
-  entry('step/__0_0.distcp', Buffer.alloc(512, 2)),
-  entry('step.sha256', Buffer.from(`${'a'.repeat(64)}  step/.metadata\n`)),
-  Buffer.alloc(TAR_END_BYTES),
-]);
+const archive = new Uint8Array(
+  Buffer.concat([
+    entry('step/.metadata', Buffer.alloc(700, 1)),
+    entry('step/__0_0.distcp', Buffer.alloc(512, 2)),
+    entry('step.sha256', Buffer.from(`${'a'.repeat(64)}  step/.metadata\n`)),
+    Buffer.alloc(TAR_END_BYTES),
+  ]),
+);
 
 /** Makes the sums of all blocks right that stood where a header stands: a change is then seen by what reads it. */
 function resummed(bytes: Buffer): Buffer {
@@ -56,7 +58,7 @@ it(`${CASES} changed archives: unpacked within the folder and the bound, or refu
       }
     }
     expect(refused).toBeGreaterThan(CASES / 4);
-    expect(unpacked).toBeGreaterThan(0);
+    expect(unpacked).toBeGreaterThan(CASES / 20);
     // Nothing beside the folders that were asked for.
     expect((await readdir(folder)).every((name) => /^\d+$/.test(name))).toBe(true);
   } finally {
