@@ -114,7 +114,10 @@ it('says where the cache could not be kept', async () => {
   writeFileSync(path, sample);
   cache = join(path, 'cache');
   await expect(prepare()).rejects.toEqual(
-    refusal('io', /Cannot keep the prepared text in .*text\.txt\/cache: ENOTDIR\. Name another data folder in STUDIO_DATA/),
+    refusal(
+      'io',
+      /Cannot keep the prepared text in .*text\.txt\/cache: ENOTDIR\. Name another data folder in STUDIO_DATA/,
+    ),
   );
 });
 
