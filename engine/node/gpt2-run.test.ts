@@ -84,6 +84,6 @@ it('needs a model that has a row for each token', async () => {
   await writeFile(join(folder, 'text.txt'), 'Call me Ishmael. '.repeat(20));
   const events = await train(101).catch((error: Error) => error);
   expect(String(events instanceof Error ? events.message : JSON.stringify(events))).toMatch(
-    /model\.vocabSize: 101 is fewer than the 50257 words of the data/,
+    /model\.vocabSize: 101 is fewer than GPT-2's 50257 tokens, .*set 50257 or more/,
   );
 });

@@ -194,7 +194,9 @@ describe('launchRun', () => {
   ])('ends a run whose folder is %s, and names it', async (_, then) => {
     const { run, stepSeen } = launch('slow', { steps: 100_000 });
     await stepSeen();
-    await rm(runFolder, { recursive: true });
+    // The other rank writes into the folder once, when it starts.
+    while (!existsSync(join(runFolder, 'environment-1.json'))) await new Promise((resolve) => setTimeout(resolve, 10));
+    await rm(runFolder, { recursive: true, maxRetries: 5 });
     await then();
     expect((await run.done).error).toMatchObject({
       code: 'io',
