@@ -249,7 +249,7 @@ test('sizes fill in the model, and what does not fit the data or float16 is said
   await sizes.getByRole('button', { name: /^small 124 M/ }).click();
   await expect(sizes.getByRole('button', { name: /^small/ })).toHaveAttribute('aria-pressed', 'true');
   await expect(box(page, 'model.nLayer')).toHaveValue('12');
-  await expect(page.getByTitle('124,439,808')).toBeVisible();
+  await expect(page.getByTitle('124,439,808', { exact: true })).toBeVisible();
   await box(page, 'model.vocabSize').fill('50000');
   await expect(field(page, 'model.vocabSize')).toContainText("50000 is fewer than GPT-2's 50257 tokens");
   await box(page, 'model.vocabSize').fill('50257');
