@@ -1,19 +1,18 @@
 import type { TiledVariant } from '../kernel.ts';
+import {
+  addProducts,
+  HANDED,
+  handOver,
+  type Lanes,
+  PARTS,
+  range,
+  slicesOf,
+  sumNames,
+  THREADS,
+  WARP,
+} from './few-rows-sums.ts';
 
-const THREADS = 256;
-/** Threads that run together. */
-const WARP = 32;
-
-const range = (n: number) => Array.from({ length: n }, (_, i) => i);
-const PARTS = ['x', 'y', 'z', 'w'] as const;
-
-export interface PanelShape {
-  /** How 32 neighbouring threads share the outputs; those left over, and the eight such neighbourhoods, are slices of k. */
-  readonly rowLanes: number;
-  readonly columnLanes: number;
-  /** Outputs of a thread. */
-  readonly rows: number;
-  readonly columns: number;
+export interface PanelShape extends Lanes {
   /** vec4s along k that are staged at once. */
   readonly depth: number;
   /** Stages that are on their way while one is added. */
@@ -21,9 +20,6 @@ export interface PanelShape {
   /** Workgroups along k, each of which leaves a sum of its own; 1: the sum is finished here. */
   readonly parts: number;
 }
-
-/** Sums that a thread hands over between two barriers, in vec4s: odd, so that neighbours write different banks. */
-const QUADS = 3;
 
 /** A sum over a part of k: parts[part, m, n], the rows N elements long. */
 const storePartWgsl = `
@@ -39,8 +35,7 @@ fn store(part: u32, m: u32, n: u32, sum: f32) {
 export function panelVariant(layout: 'nt' | 'nn', store: string, shape: PanelShape): TiledVariant {
   const { rowLanes, columnLanes, rows, columns, depth, ahead, parts } = shape;
   const nt = layout === 'nt';
-  const laneSlices = WARP / rowLanes / columnLanes;
-  const slices = (laneSlices * THREADS) / WARP;
+  const { laneSlices, slices } = slicesOf(shape);
   const M = rowLanes * rows;
   const N = columnLanes * columns;
   // A staged row is one vec4 longer than needed, against bank conflicts.
@@ -49,11 +44,7 @@ export function panelVariant(layout: 'nt' | 'nn', store: string, shape: PanelSha
   const bBase = M * stride;
   const aCount = M * depth;
   const bCount = N * depth;
-  const sums = range(rows).flatMap((r) => range(columns).map((c) => `s${r}_${c}`));
-  const quads = Math.ceil(sums.length / 4);
-  const rounds = Math.ceil(quads / QUADS);
-  const cells = rowLanes * columnLanes;
-  const staged = Math.max(bBase + (nt ? N * stride : depth * N), QUADS * THREADS);
+  const staged = Math.max(bBase + (nt ? N * stride : depth * N), HANDED);
   const e = (i: number) => `(index + ${i * THREADS}u)`;
   const pieces = (count: number) => range(Math.ceil(count / THREADS));
   const guard = (i: number, count: number, body: string) =>
@@ -103,15 +94,7 @@ export function panelVariant(layout: 'nt' | 'nn', store: string, shape: PanelSha
               )
               .join(' ')
       }
-      ${range(rows)
-        .flatMap((r) =>
-          range(columns).map((c) =>
-            range(4)
-              .map((j) => `s${r}_${c} += x${r}.${PARTS[j]} * ${weight(c, j)};`)
-              .join(' '),
-          ),
-        )
-        .join('\n      ')}
+      ${addProducts(shape, weight, '      ')}
     }`;
   return {
     name: `panel-${M}x${N}x${4 * depth}${parts > 1 ? `p${parts}` : ''}`,
@@ -145,7 +128,9 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       : `let begin = 0u;
   let end = last + 1u;`
   }
-  ${sums.map((s) => `var ${s} = 0.0;`).join(' ')}
+  ${sumNames(shape)
+    .map((s) => `var ${s} = 0.0;`)
+    .join(' ')}
   ${range(ahead)
     .flatMap((set) => [...pieces(aCount).map((i) => `a${set}_${i}`), ...pieces(bCount).map((i) => `b${set}_${i}`)])
     .map((name) => `var ${name} = vec4f();`)
@@ -166,33 +151,13 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     )
     .join('')}
   }
-  ${range(rounds)
-    .map((round) => {
-      const first = round * QUADS;
-      const count = Math.min(QUADS, quads - first);
-      const four = (v: number) => range(4).map((j) => sums[4 * (first + v) + j] ?? '0.0');
-      return `${round > 0 ? 'workgroupBarrier();' : ''}
-  ${range(count)
-    .map((v) => `staged[index * ${count}u + ${v}u] = vec4f(${four(v).join(', ')});`)
-    .join('\n  ')}
-  workgroupBarrier();
-  for (var at = index; at < ${4 * count * cells}u; at += ${THREADS}u) {
-    let cell = at / ${4 * count}u;
-    let output = at % ${4 * count}u;
-    let start = cell * ${laneSlices * count}u + output / 4u;
-    var total = 0.0;
-    for (var other = 0u; other < ${slices}u; other++) {
-      total += staged[start + (other / ${laneSlices}u * ${WARP}u + other % ${laneSlices}u) * ${count}u][output % 4u];
-    }
-    let sum = output + ${4 * first}u;
-    if (sum < ${sums.length}u) {
-      let column = cell / ${rowLanes}u;
+  ${handOver(
+    shape,
+    'staged',
+    `let column = cell / ${rowLanes}u;
       let c = sum % ${columns}u;
-      store(${parts > 1 ? 'group.z, ' : ''}m0 + cell % ${rowLanes}u + sum / ${columns}u * ${rowLanes}u, n0 + ${column('c')}, total);
-    }
-  }`;
-    })
-    .join('\n  ')}
+      store(${parts > 1 ? 'group.z, ' : ''}m0 + cell % ${rowLanes}u + sum / ${columns}u * ${rowLanes}u, n0 + ${column('c')}, total);`,
+  )}
 }`,
   };
 }

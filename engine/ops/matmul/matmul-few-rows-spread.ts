@@ -1,40 +1,28 @@
 import type { TiledVariant } from '../kernel.ts';
-
-const THREADS = 256;
-/** Threads that run together. */
-const WARP = 32;
-const WARPS = THREADS / WARP;
-/** Sums that a thread hands over between two barriers, in vec4s: odd, so that neighbours write different banks. */
-const QUADS = 3;
-
-const range = (n: number) => Array.from({ length: n }, (_, i) => i);
-const PARTS = ['x', 'y', 'z', 'w'] as const;
-
-export interface SpreadRowsShape {
-  /** How 32 neighbouring threads share all rows and all columns of a workgroup; those left over are slices of k. */
-  readonly rowLanes: number;
-  readonly columnLanes: number;
-  /** Outputs of a thread; its rows and columns are neighbours. */
-  readonly rows: number;
-  readonly columns: number;
-}
+import {
+  addProducts,
+  HANDED,
+  handOver,
+  type Lanes,
+  PARTS,
+  range,
+  slicesOf,
+  sumNames,
+  THREADS,
+  WARP,
+} from './few-rows-sums.ts';
 
 /**
  * A product with few rows (nt, nn): the 32 threads of a neighbourhood have all rows of a few columns between them, so that
  * each element is fetched from memory once a workgroup and shared by the fetch itself. The next vec4s are fetched before
  * those that are there are added. The neighbourhoods, and the lanes left over, are slices of k, added at the end in order.
  */
-export function spreadRowsVariant(layout: 'nt' | 'nn', store: string, shape: SpreadRowsShape): TiledVariant {
+export function spreadRowsVariant(layout: 'nt' | 'nn', store: string, shape: Lanes): TiledVariant {
   const { rowLanes, columnLanes, rows, columns } = shape;
   const nt = layout === 'nt';
-  const laneSlices = WARP / rowLanes / columnLanes;
-  const slices = laneSlices * WARPS;
+  const { laneSlices, slices } = slicesOf(shape);
   const M = rowLanes * rows;
   const N = columnLanes * columns;
-  const sums = range(rows).flatMap((r) => range(columns).map((c) => `s${r}_${c}`));
-  const quads = Math.ceil(sums.length / 4);
-  const rounds = Math.ceil(quads / QUADS);
-  const cells = rowLanes * columnLanes;
 
   /** The vec4s of b and of a that a thread needs at k4; `masked`: where the last products may be beyond K. */
   const fetch = (k4: string, masked: boolean): readonly (readonly [name: string, value: string])[] => [
@@ -54,11 +42,7 @@ export function spreadRowsVariant(layout: 'nt' | 'nn', store: string, shape: Spr
   const declare = (kind: 'let' | 'var', prefix: string, list: ReturnType<typeof fetch>) =>
     list.map(([name, value]) => `${kind} ${prefix}${name} = ${value};`).join(' ');
   const weight = (c: number, j: number) => (nt ? `y${c}.${PARTS[j]}` : `y${Math.floor(c / 4)}_${j}.${PARTS[c % 4]}`);
-  const add = range(rows)
-    .flatMap((r) =>
-      range(columns).map((c) => PARTS.map((part, j) => `s${r}_${c} += x${r}.${part} * ${weight(c, j)};`).join(' ')),
-    )
-    .join('\n    ');
+  const add = addProducts(shape, weight, '    ');
   const here = fetch('k4', false);
   return {
     name: `spread-${M}x${N}`,
@@ -68,7 +52,7 @@ export function spreadRowsVariant(layout: 'nt' | 'nn', store: string, shape: Spr
     fits: (params) =>
       ['aOffset', 'lda', 'bOffset', 'ldb', nt ? 'K' : 'N'].every((name) => params[name] % 4 === 0) && params.K >= 4,
     wgsl: `
-var<workgroup> handed: array<vec4f, ${QUADS * THREADS}>;
+var<workgroup> handed: array<vec4f, ${HANDED}>;
 ${store}
 fn inside(k4: u32) -> vec4<bool> { return vec4u(4u * k4) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.K); }
 fn tile(group: vec3u, local: vec3u, index: u32) {
@@ -89,7 +73,9 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     .map((q) => `let b${q} = (p.bOffset + min(n0 + ${4 * q}u, p.N - 4u)) / 4u;`)
     .join('\n  ')}`
   }
-  ${sums.map((s) => `var ${s} = 0.0;`).join(' ')}
+  ${sumNames(shape)
+    .map((s) => `var ${s} = 0.0;`)
+    .join(' ')}
   let whole = p.K / 4u;
   var k4 = min(slice, whole - 1u);
   ${declare('var', '', here)}
@@ -107,35 +93,15 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       .join(' ')}
     ${add}
   }
-  ${range(rounds)
-    .map((round) => {
-      const first = round * QUADS;
-      const count = Math.min(QUADS, quads - first);
-      const four = (v: number) => range(4).map((j) => sums[4 * (first + v) + j] ?? '0.0');
-      return `${round > 0 ? 'workgroupBarrier();' : ''}
-  ${range(count)
-    .map((v) => `handed[index * ${count}u + ${v}u] = vec4f(${four(v).join(', ')});`)
-    .join('\n  ')}
-  workgroupBarrier();
-  for (var at = index; at < ${4 * count * cells}u; at += ${THREADS}u) {
-    let cell = at / ${4 * count}u;
-    let output = at % ${4 * count}u;
-    let start = cell * ${laneSlices * count}u + output / 4u;
-    var total = 0.0;
-    for (var other = 0u; other < ${slices}u; other++) {
-      total += handed[start + (other / ${laneSlices}u * ${WARP}u + other % ${laneSlices}u) * ${count}u][output % 4u];
-    }
-    let sum = output + ${4 * first}u;
-    if (sum < ${sums.length}u) {
-      store(
+  ${handOver(
+    shape,
+    'handed',
+    `store(
         group.y * ${M}u + cell % ${rowLanes}u * ${rows}u + sum / ${columns}u,
         group.x * ${N}u + cell / ${rowLanes}u * ${columns}u + sum % ${columns}u,
         total,
-      );
-    }
-  }`;
-    })
-    .join('\n  ')}
+      );`,
+  )}
 }`,
   };
 }

@@ -1,6 +1,7 @@
 import type { TiledVariant } from '../kernel.ts';
+import type { Lanes } from './few-rows-sums.ts';
 import { type PanelShape, panelVariant } from './matmul-few-rows-panel.ts';
-import { type SpreadRowsShape, spreadRowsVariant } from './matmul-few-rows-spread.ts';
+import { spreadRowsVariant } from './matmul-few-rows-spread.ts';
 import { storeWgsl } from './matmul-store.ts';
 
 /** Up to so many rows, the bytes of the weight take the time and not the arithmetic. */
@@ -18,8 +19,8 @@ export const WIDE_PANEL: PanelShape = {
   ahead: 2,
   parts: 1,
 };
-const NARROW: SpreadRowsShape = { rowLanes: 4, columnLanes: 1, rows: 9, columns: 8 };
-const WIDE: SpreadRowsShape = { rowLanes: 4, columnLanes: 4, rows: 9, columns: 8 };
+const NARROW: Lanes = { rowLanes: 4, columnLanes: 1, rows: 9, columns: 8 };
+const WIDE: Lanes = { rowLanes: 4, columnLanes: 4, rows: 9, columns: 8 };
 
 /**
  * Variants for products with few rows (nt, nn): a workgroup has up to 36 rows of a few columns, so that a weight is fetched
