@@ -15,6 +15,7 @@ import { countDispatches, packMemory } from '../engine/schedule/memory.ts';
 import { shardGroup } from '../engine/schedule/mesh.ts';
 import { packingLives } from '../engine/schedule/packing-lives.ts';
 import type { AdapterProfile } from '../engine/schedule/profile.ts';
+import { listReport } from '../engine/schedule/report.ts';
 import type { Schedule, Tensor } from '../engine/schedule/schedule.ts';
 import { constantTable, shardingOf } from '../engine/schedule/storage.ts';
 import { verify } from '../engine/schedule/verify.ts';
@@ -65,7 +66,7 @@ export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanI
       listVisit(draft, `unit ${unit}`);
     }
     flushAllReduces(draft);
-    listReport(draft, control);
+    listReport(draft, control, CONTROL_ELEMENTS * 4);
     drafted.push({ draft, control });
   }
   const dated = drafted.map(({ draft }) => withLifetimes(draft));
@@ -123,23 +124,4 @@ function listVisit(draft: Draft, unit: string): void {
   const action = { type: 'free' } as const;
   const visit = draft.nextVisit();
   draft.list({ kind: 'free', lane: 'compute', phase: 'backward', label: `visit ${unit}`, unit, visit, action });
-}
-
-/** The end of a step, which the executor reports. */
-function listReport(draft: Draft, control: Tensor): void {
-  const bytes = CONTROL_ELEMENTS * 4;
-  draft.list({
-    kind: 'download',
-    lane: 'host',
-    phase: 'optimizer',
-    label: 'report',
-    unit: 'root',
-    visit: draft.nextVisit(),
-    action: {
-      type: 'report',
-      control: draft.whole(control),
-      staging: draft.stagingSlot('download', 'report', 1, bytes),
-      region: draft.region('report', bytes, 1),
-    },
-  });
 }

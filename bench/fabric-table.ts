@@ -5,19 +5,11 @@ import path from 'node:path';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import type { RunEvent, StepEvent } from '../engine/trainer/events.ts';
 import { type GpuReading, readGpus } from './gpu-memory.ts';
+import { GUIDE_MODEL } from './guide-model.ts';
 import { timesOf } from './measure.ts';
 
 const root = path.resolve(import.meta.dirname, '..');
 const baseline = path.resolve(root, '../shared/bench/fabric_baseline.py');
-const guide = {
-  kind: 'demo-transformer',
-  vocabSize: 33278,
-  ninp: 1024,
-  nhead: 64,
-  nhid: 4096,
-  nlayers: 32,
-  dropout: 0.2,
-};
 const layers = ['TransformerEncoderLayer', 'TransformerDecoderLayer'];
 const [WARM_UPS, TOKENS] = [3, 35];
 const BOUND_MS = 180_000;
@@ -147,7 +139,7 @@ function line(cells: readonly string[]): string {
 /** The same tokens for every row: batches[step][rank]. */
 function batches(steps: number): unknown {
   const random = seededRandom(12345);
-  const sequence = () => Array.from({ length: TOKENS }, () => Math.floor(random() * guide.vocabSize));
+  const sequence = () => Array.from({ length: TOKENS }, () => Math.floor(random() * GUIDE_MODEL.vocabSize));
   return Array.from({ length: steps }, () => [0, 1].map(() => ({ input: [sequence()], target: [sequence()] })));
 }
 
@@ -164,7 +156,7 @@ async function runOurs(
 ): Promise<OwnFigures> {
   const config = {
     name,
-    model: { ...guide, nlayers },
+    model: { ...GUIDE_MODEL, dropout: 0.2, nlayers },
     data: { kind: 'batches', path: path.join(folder, 'batches.json') },
     devices,
     adapter,

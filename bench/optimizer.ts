@@ -7,11 +7,12 @@ import { type PreparedDispatch, prepareDispatches } from '../engine/runtime/prep
 import { Slabs } from '../engine/runtime/slabs.ts';
 import { compileRun } from '../engine/schedule/compile.ts';
 import type { AdapterProfile } from '../engine/schedule/profile.ts';
+import { GUIDE_MODEL } from './guide-model.ts';
 import { compare, line } from './measure.ts';
 
-/** The model of Lightning Fabric's FSDP guide, and one that a machine without a GPU updates in milliseconds. */
+/** The guide's, and one that a machine without a GPU updates in milliseconds. */
 const MODELS = {
-  guide: { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: 32 },
+  guide: GUIDE_MODEL,
   small: { kind: 'demo-transformer', vocabSize: 997, ninp: 128, nhead: 8, nhid: 512, nlayers: 4 },
 } as const;
 const RUNS = 15;

@@ -1,18 +1,9 @@
 import { parseConfig } from '../engine/config.ts';
 import { planExperiment } from '../engine/schedule/plan.ts';
 import { builtInProfiles } from '../engine/schedule/profile.ts';
+import { GUIDE_MODEL } from './guide-model.ts';
 import { measure } from './measure.ts';
 
-/** The model of Lightning Fabric's FSDP guide: 1.009 billion parameters. */
-const guide = {
-  kind: 'demo-transformer',
-  vocabSize: 33278,
-  ninp: 1024,
-  nhead: 64,
-  nhid: 4096,
-  nlayers: 32,
-  dropout: 0.2,
-};
 const fsdp = (settings: object = {}) => ({ kind: 'fsdp', ...settings });
 const large = { kind: 'moby-dick', batchSize: 8, blockSize: 512 };
 /** A budget that has no room for the hidden layers of large batches. */
@@ -49,7 +40,7 @@ const RUNS = 5;
 export async function run(): Promise<void> {
   console.log(`${'1.009 B parameters'.padEnd(27)} plan ms  reserved MiB  live MiB   torch  ratio  estimate ms`);
   for (const { name, config, torchMiB } of ROWS) {
-    const parsed = parseConfig({ model: guide, ...config });
+    const parsed = parseConfig({ model: { ...GUIDE_MODEL, dropout: 0.2 }, ...config });
     const plan = () => planExperiment(parsed, builtInProfiles.h200);
     const { medianMs } = await measure(plan, RUNS);
     const { peakBytes, liveBytes, estimateMs } = plan();

@@ -13,11 +13,12 @@ import { compileRun } from '../engine/schedule/compile.ts';
 import { trainerRegions } from '../engine/trainer/train-rank.ts';
 import { floorMs } from './floor.ts';
 import { GpuTime } from './gpu-time.ts';
+import { GUIDE_MODEL } from './guide-model.ts';
 import { line, timesOf } from './measure.ts';
 
-/** The model of Lightning Fabric's FSDP guide, and one that a machine without a GPU runs in seconds. */
+/** The guide's, and one that a machine without a GPU runs in seconds. */
 const MODELS = {
-  guide: { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: 32 },
+  guide: GUIDE_MODEL,
   small: { kind: 'demo-transformer', vocabSize: 997, ninp: 128, nhead: 8, nhid: 512, nlayers: 2 },
 } as const;
 

@@ -24,6 +24,7 @@ import { listStore } from './offload.ts';
 import { type Clipping, listOptimizer } from './optimizer-steps.ts';
 import type { FloatType, Precision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
+import { listReport } from './report.ts';
 import type { Category, Range, Region, StepPhase, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
 import { type Gather, type StrategyPlan, visitsOf } from './strategies/strategy.ts';
@@ -78,21 +79,7 @@ export function lower(input: LowerInput): Lowered {
   const body = new Body(input, draft, groups, control, rows);
   body.list();
   if (!training) listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
-  const reportStaging = draft.stagingSlot('download', 'report', 1, readStagingBytes(draft, groups));
-  draft.list({
-    kind: 'download',
-    lane: 'host',
-    phase: 'optimizer',
-    label: 'report',
-    unit: 'root',
-    visit: draft.nextVisit(),
-    action: {
-      type: 'report',
-      control: draft.whole(control),
-      staging: { ...reportStaging, bytes: CONTROL_ELEMENTS * 4 },
-      region: draft.region('report', CONTROL_ELEMENTS * 4, 1),
-    },
-  });
+  listReport(draft, control, readStagingBytes(draft, groups));
   return { draft, groups, control };
 }
 
