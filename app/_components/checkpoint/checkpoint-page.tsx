@@ -10,6 +10,7 @@ import { toYaml } from '../../_lib/config-draft.ts';
 import { continueUrl } from '../../_lib/continue-url.ts';
 import { formatBytes, formatCount, formatExactBytes } from '../../_lib/format.ts';
 import { ButtonLink } from '../ui/button.tsx';
+import { ConfigPanel } from '../ui/config-panel.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
@@ -48,7 +49,7 @@ export function CheckpointPage({ runId, name }: { runId: string; name: string })
         <Files details={data} />
         <Optimizers details={data} />
       </div>
-      <Config config={data.config} />
+      {data.config == null ? null : <ConfigPanel config={data.config} height="max-h-96" />}
     </div>
   );
 }
@@ -166,22 +167,6 @@ function Optimizers({ details }: { details: CheckpointDetails }) {
           ))}
         </div>
       ))}
-    </section>
-  );
-}
-
-function Config({ config }: { config: unknown }) {
-  if (config === null || config === undefined) return null;
-  const yaml = toYaml(config);
-  return (
-    <section className="panel min-w-0 p-4 sm:p-5" aria-label="Config">
-      <div className="mb-2 flex items-center justify-between">
-        <h2 className="font-semibold">Config</h2>
-        <CopyButton text={yaml} label="Copy YAML" />
-      </div>
-      <ScrollRegion label="Config as YAML" className="max-h-96 rounded-lg bg-sunken p-3">
-        <pre className="font-mono text-xs/5">{yaml}</pre>
-      </ScrollRegion>
     </section>
   );
 }

@@ -7,7 +7,7 @@ import type { Run } from '../../../server/contract.ts';
 import { ApiError, deleteRun, listRuns, saveRun, stepsCsvUrl, stopRun } from '../../_lib/api.ts';
 import { fullestRank, median, ranksOf } from '../../_lib/chart-data.ts';
 import { comparedWith } from '../../_lib/compared-runs.ts';
-import { toYaml, valueAt } from '../../_lib/config-draft.ts';
+import { valueAt } from '../../_lib/config-draft.ts';
 import {
   formatAgo,
   formatBytes,
@@ -30,11 +30,10 @@ import { Progress, progressColour } from '../runs/progress.tsx';
 import { isActive, StateChip } from '../runs/state-chip.tsx';
 import { TracePanel } from '../trace/trace-panel.tsx';
 import { Button, ButtonLink, buttonClass } from '../ui/button.tsx';
+import { ConfigPanel } from '../ui/config-panel.tsx';
 import { ConfirmButton } from '../ui/confirm.tsx';
-import { CopyButton } from '../ui/copy-button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
-import { ScrollRegion } from '../ui/scroll-region.tsx';
 import { Dot, Segmented } from '../ui/segmented.tsx';
 import { Checkpoints } from './checkpoints.tsx';
 import { ErrorPanel } from './error-panel.tsx';
@@ -222,7 +221,6 @@ function Body({ run, followed }: { run: Run; followed: FollowedRun }) {
     : isActive(run.state)
       ? 'Waits for the first step'
       : 'This run reported no step';
-  const yaml = toYaml(run.config);
   return (
     <>
       <div className="flex flex-wrap items-stretch gap-4">
@@ -274,15 +272,7 @@ function Body({ run, followed }: { run: Run; followed: FollowedRun }) {
       <Checkpoints run={run} />
       <div className="grid gap-4 lg:grid-cols-2">
         <RunLogView log={log} version={version} />
-        <section className="panel min-w-0 p-4 sm:p-5" aria-label="Config">
-          <div className="mb-2 flex items-center justify-between">
-            <h2 className="font-semibold">Config</h2>
-            <CopyButton text={yaml} label="Copy YAML" />
-          </div>
-          <ScrollRegion label="Config as YAML" className="max-h-80 rounded-lg bg-sunken p-3">
-            <pre className="font-mono text-xs/5">{yaml}</pre>
-          </ScrollRegion>
-        </section>
+        <ConfigPanel config={run.config} height="max-h-80" />
       </div>
       <MemorySummary log={log} version={version} />
     </>
