@@ -8,7 +8,7 @@ import {
   publishShard,
   reduceScatter,
 } from '../engine/schedule/collectives.ts';
-import type { CompiledRun } from '../engine/schedule/compile.ts';
+import type { ExecutableRun } from '../engine/schedule/compile.ts';
 import { Draft } from '../engine/schedule/draft.ts';
 import { withLifetimes } from '../engine/schedule/lifetimes.ts';
 import { countDispatches, packMemory } from '../engine/schedule/memory.ts';
@@ -16,7 +16,7 @@ import { shardGroup } from '../engine/schedule/mesh.ts';
 import { packingLives } from '../engine/schedule/packing-lives.ts';
 import type { AdapterProfile } from '../engine/schedule/profile.ts';
 import { listReport } from '../engine/schedule/report.ts';
-import type { Schedule, Tensor } from '../engine/schedule/schedule.ts';
+import type { Schedule } from '../engine/schedule/schedule.ts';
 import { constantTable, shardingOf } from '../engine/schedule/storage.ts';
 import { verify } from '../engine/schedule/verify.ts';
 import { withWaits } from '../engine/schedule/waits.ts';
@@ -56,10 +56,10 @@ export type PlanInput = Pick<RankTask, 'rank' | 'world' | 'units' | 'unitBytes'>
  * A run of three schedules over one memory and one set of mailboxes, in the order of COLLECTIVES: each does one collective
  * for every unit, in the pieces and through the slots of training.
  */
-export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanInput): CompiledRun {
-  const drafted: { draft: Draft; control: Tensor }[] = [];
+export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanInput): ExecutableRun {
+  const drafted: Draft[] = [];
   for (const kind of COLLECTIVES) {
-    const draft = new Draft(rank, world, profile, drafted[drafted.length - 1]?.draft.regions);
+    const draft = new Draft(rank, world, profile, drafted.at(-1)?.regions);
     const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
     for (let unit = 0; unit < units; unit++) {
       listUnit(draft, kind, `unit ${unit}`, unitBytes / 4);
@@ -67,26 +67,24 @@ export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanI
     }
     flushAllReduces(draft);
     listReport(draft, control, CONTROL_ELEMENTS * 4);
-    drafted.push({ draft, control });
+    drafted.push(draft);
   }
-  const dated = drafted.map(({ draft }) => withLifetimes(draft));
-  const programs = drafted.map(({ draft }, i) => ({
+  const dated = drafted.map(withLifetimes);
+  const programs = drafted.map((draft, i) => ({
     tensors: draft.tensors,
     lives: packingLives(draft.tensors, dated[i].steps, dated[i].lives),
     dispatchCount: countDispatches(dated[i].steps),
   }));
   const memory = packMemory(programs, profile);
-  const { regions } = drafted[drafted.length - 1].draft;
-  const steps = drafted.map(({ draft, control }, i) => {
+  const { regions } = drafted[drafted.length - 1];
+  const steps = drafted.map((draft, i) => {
     const { steps: list, lives } = dated[i];
     const waited = withWaits(draft.tensors, list, lives, memory.placements[i]);
     const schedule: Schedule = { rank, world, tensors: draft.tensors, steps: waited, regions };
     verify(schedule);
-    const uniformOffsetBytes = memory.uniformOffsets[i];
-    return { schedule, placements: memory.placements[i], uniformOffsetBytes, groups: [], control };
+    return { schedule, placements: memory.placements[i], uniformOffsetBytes: memory.uniformOffsets[i] };
   });
-  // There is no model: what a run says of one, no lane asks.
-  return { rank, world, steps, memory, regions, slotWaits: 0, evaluation: null, init: {} } as unknown as CompiledRun;
+  return { rank, steps, memory, regions, slotWaits: 0, evaluation: null, init: { device: null } };
 }
 
 /** What a rank copies to the device and from it in one of the schedules. */

@@ -3,14 +3,12 @@ import { packHalves, unpackHalves } from '../engine/ops/half/half.ts';
 import { onTensorCores } from '../engine/ops/half/on-tensor-cores.ts';
 import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, writeParams } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
-import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { offersTensorCores } from '../engine/runtime/tensor-cores.ts';
 import { GpuTime } from './gpu-time.ts';
+import { errorWords, kernelOf, type Layout, productError } from './product-error.ts';
 
-type Layout = 'nt' | 'nn' | 'tn';
 type Stored = 'f16' | 'f32';
-const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
 
 /** [layout, M, N, K, a is stored as]: large ones, and the guide's model at 8 x 512 tokens; b is halves. */
 const SHAPES: readonly (readonly [Layout, number, number, number, Stored])[] = [
@@ -31,7 +29,6 @@ const SHAPES: readonly (readonly [Layout, number, number, number, Stored])[] = [
   ['tn', 4096, 1024, 4096, 'f32'],
 ];
 const RUNS = 12;
-const SAMPLES = 64;
 
 /**
  * Products of halves on tensor cores: each variant that could run and, marked, the one that the engine takes, checked on
@@ -64,19 +61,11 @@ export async function run(args: readonly string[]): Promise<void> {
     for (const variant of kernel.tiled?.special ?? []) {
       const one: Kernel = { ...kernel, tiled: { ...variant, fits: () => true, special: undefined } };
       const ms = await timeOf(open, clock, one, params, buffers);
-      const c = await read(open, buffers[2]);
-      let worst = 0;
-      for (let i = 0; i < SAMPLES; i++) {
-        const [m, n] = i === 0 ? [M - 1, N - 1] : [Math.floor(random() * M), Math.floor(random() * N)];
-        let sum = 0;
-        for (let k = 0; k < K; k++)
-          sum += aValues[layout === 'tn' ? k * M + m : m * K + k] * bValues[layout === 'nt' ? n * K + k : k * N + n];
-        worst = Math.max(worst, Math.abs(sum - c[m * N + n]) / Math.sqrt(K));
-      }
+      const error = await productError(open, { layout, params, a: aValues, b: bValues }, buffers[2]);
       const rate = (2 * M * N * K) / ms / 1e9;
       console.log(
         `${name.padEnd(32)} ${String(variant.name).padEnd(26)} ${(1000 * ms).toFixed(0).padStart(6)} us ${rate.toFixed(1).padStart(6)} TFLOP/s  ` +
-          `error ${worst.toExponential(1)}${worst < 1e-4 ? '' : ' WRONG'}${variant.name === taken ? '  taken' : ''}`,
+          `${errorWords(error)}${variant.name === taken ? '  taken' : ''}`,
       );
     }
     for (const buffer of buffers) buffer.destroy();
@@ -107,15 +96,4 @@ async function timeOf(open: OpenDevice, clock: GpuTime, kernel: Kernel, params: 
   }
   uniform.destroy();
   return best;
-}
-
-async function read({ device, guard }: OpenDevice, buffer: GPUBuffer): Promise<Float32Array> {
-  const readback = device.createBuffer({ size: buffer.size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
-  const encoder = device.createCommandEncoder();
-  encoder.copyBufferToBuffer(buffer, 0, readback, 0, buffer.size);
-  device.queue.submit([encoder.finish()]);
-  await guard(readback.mapAsync(GPUMapMode.READ));
-  const values = new Float32Array(readback.getMappedRange().slice(0));
-  readback.destroy();
-  return values;
 }

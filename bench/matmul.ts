@@ -9,7 +9,6 @@ import {
   writeParams,
 } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
-import { matmulNN, matmulNT, matmulTN } from '../engine/ops/matmul/matmul.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
 import { panelVariant } from '../engine/ops/matmul/matmul-few-rows-panel.ts';
 import { spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
@@ -17,16 +16,13 @@ import { storeWgsl } from '../engine/ops/matmul/matmul-store.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { floorMs } from './floor.ts';
 import { GpuTime } from './gpu-time.ts';
-
-type Layout = 'nt' | 'nn' | 'tn';
-const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
+import { errorWords, kernelOf, type Layout, productError } from './product-error.ts';
 
 /** Weights (tn: results) that take turns, so that none is found in the cache: 16 MB each, 60 MB of cache. */
 const COPIES = 8;
 const CHAIN = 64;
 /** Sums over parts of k, at most. */
 const MOST_PARTS = 8;
-const SAMPLES = 64;
 /** How long the device is kept busy before anything is timed, and how often each variant is. */
 const WARM_MS = 400;
 const ROUNDS = 5;
@@ -168,7 +164,7 @@ export async function run(args: readonly string[]): Promise<void> {
       const us = best[i];
       const rate = `${(flops / us / 1e6).toFixed(1).padStart(6)} TFLOP/s ${(bytes / us / 1e3).toFixed(0).padStart(6)} GB/s`;
       console.log(
-        `  ${name.padEnd(36)} ${us.toFixed(1).padStart(8)} us ${rate}  ${((100 * floorUs) / us).toFixed(0)} %  error ${error.toExponential(1)}${error < 1e-4 ? '' : ' WRONG'}`,
+        `  ${name.padEnd(36)} ${us.toFixed(1).padStart(8)} us ${rate}  ${((100 * floorUs) / us).toFixed(0)} %  ${errorWords(error)}`,
       );
     }
     for (const buffer of [...data.b, ...data.c, data.a]) buffer.destroy();
@@ -262,7 +258,9 @@ async function prepare(
   encoder.clearBuffer(data.c[0]);
   device.queue.submit([encoder.finish()]);
   await once();
-  return { name: kernel.name, error: await errorOf(device, data.layout, params, data), once };
+  const [a, b] = data.values;
+  const error = await productError(open, { layout: data.layout, params, a, b }, data.c[0]);
+  return { name: kernel.name, error, once };
 }
 
 /**
@@ -302,32 +300,4 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     pass.setBindGroup(0, groups[i]);
     pass.dispatchWorkgroups(Math.ceil((M * N) / 4 / 128));
   };
-}
-
-/** Largest difference from float64 over sampled elements, relative to sqrt(K). */
-async function errorOf(device: GPUDevice, layout: Layout, params: Params, data: Data): Promise<number> {
-  const { M, N, K, lda, ldb, ldc } = params;
-  const readback = device.createBuffer({
-    size: data.c[0].size,
-    usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
-  });
-  const encoder = device.createCommandEncoder();
-  encoder.copyBufferToBuffer(data.c[0], 0, readback, 0, readback.size);
-  device.queue.submit([encoder.finish()]);
-  await readback.mapAsync(GPUMapMode.READ);
-  const c = new Float32Array(readback.getMappedRange());
-  const [a, b] = data.values;
-  const random = seededRandom(2);
-  let worst = 0;
-  for (let i = 0; i < SAMPLES; i++) {
-    const [m, n] = i === 0 ? [M - 1, N - 1] : [Math.floor(random() * M), Math.floor(random() * N)];
-    let sum = 0;
-    for (let k = 0; k < K; k++)
-      sum += a[layout === 'tn' ? k * lda + m : m * lda + k] * b[layout === 'nt' ? n * ldb + k : k * ldb + n];
-    const difference = Math.abs(sum - c[m * ldc + n]) / Math.sqrt(K);
-    worst = Number.isNaN(difference) ? difference : Math.max(worst, difference);
-  }
-  readback.unmap();
-  readback.destroy();
-  return worst;
 }

@@ -1,6 +1,6 @@
 import type { Mailbox } from '../comm/mailbox.ts';
 import { StudioError } from '../errors.ts';
-import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import type { ExecutableRun, ExecutableStep } from '../schedule/compile.ts';
 import type { Range, Tensor } from '../schedule/schedule.ts';
 
 /**
@@ -15,7 +15,7 @@ export class HostTensors {
   private readonly regionBytes: number;
 
   constructor(
-    run: CompiledRun,
+    run: ExecutableRun,
     private readonly mailbox: Mailbox,
   ) {
     this.regionBytes = run.regions.reduce((sum, _, region) => sum + mailbox.outbox(region).byteLength, 0);
@@ -31,13 +31,13 @@ export class HostTensors {
   }
 
   /** A range's bytes, for reading. */
-  read(step: CompiledStep, range: Range): Uint8Array<ArrayBuffer> {
+  read(step: ExecutableStep, range: Range): Uint8Array<ArrayBuffer> {
     const tensor = step.schedule.tensors[range.tensor];
     return this.all(tensor).subarray(range.offsetBytes, range.offsetBytes + range.bytes);
   }
 
   /** A range's bytes, for writing; waits until nobody reads what they hold. */
-  async write(step: CompiledStep, range: Range): Promise<Uint8Array<ArrayBuffer>> {
+  async write(step: ExecutableStep, range: Range): Promise<Uint8Array<ArrayBuffer>> {
     const { region } = step.schedule.tensors[range.tensor];
     if (region !== undefined) {
       const may = this.writing.get(region) ?? this.mailbox.beginWrite(region);

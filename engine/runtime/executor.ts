@@ -7,7 +7,7 @@ import { HostTensors } from '../interpret/host-tensors.ts';
 import { outcomeOf, reportOf } from '../interpret/outcome.ts';
 import { CONTROL } from '../ops/control.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
-import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import type { ExecutableRun, ExecutableStep } from '../schedule/compile.ts';
 import { liveBytes, sumCategories } from '../schedule/memory.ts';
 import type { MeasuredMemory, RankEngine, StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
 import { type Recorder, SET_UP } from '../schedule/recorder.ts';
@@ -63,7 +63,7 @@ export class Executor implements RankEngine {
   private lastRead: Promise<unknown> = Promise.resolve();
 
   private constructor(
-    private readonly run: CompiledRun,
+    private readonly run: ExecutableRun,
     private readonly open: OpenDevice,
     private readonly ledger: BufferLedger,
     private readonly slabs: Slabs,
@@ -80,7 +80,7 @@ export class Executor implements RankEngine {
 
   /** Makes all that a run needs on the device and fills its tables. Throws StudioError. */
   static async create(
-    run: CompiledRun,
+    run: ExecutableRun,
     open: OpenDevice,
     mailbox: Mailbox,
     options: ExecutorOptions = {},
@@ -191,7 +191,7 @@ export class Executor implements RankEngine {
   }
 
   /** What follows is for the lanes of a TrainingStep. */
-  compiled(feed: StepFeed): CompiledStep {
+  compiled(feed: StepFeed): ExecutableStep {
     return this.run.steps[feed.shapeIndex];
   }
 
@@ -238,7 +238,7 @@ export class Executor implements RankEngine {
     for (const step of steps) this.recordStep(compiled, feed, step);
   }
 
-  recordStep(compiled: CompiledStep, feed: StepFeed, step: Step): void {
+  recordStep(compiled: ExecutableStep, feed: StepFeed, step: Step): void {
     if (!this.options.recorder) return;
     for (const { range } of touches(step.action)) this.record(compiled, feed.step, step.id, range);
   }
@@ -252,7 +252,7 @@ export class Executor implements RankEngine {
     return this.open.device.createCommandEncoder();
   }
 
-  feed(compiled: CompiledStep, action: ActionOf<'feed'>, feed: StepFeed): void {
+  feed(compiled: ExecutableStep, action: ActionOf<'feed'>, feed: StepFeed): void {
     const control = new ArrayBuffer(action.control.bytes);
     new Float32Array(control)[CONTROL.lrFactor] = feed.lrFactor;
     new Uint32Array(control)[CONTROL.step] = feed.step;
@@ -263,7 +263,7 @@ export class Executor implements RankEngine {
 
   /** Begins a publication as soon as its download slot is free; it is done when the peers can read it. */
   async publish(
-    compiled: CompiledStep,
+    compiled: ExecutableStep,
     step: Step,
     action: ActionOf<'publish'>,
     feed: StepFeed,
@@ -301,7 +301,7 @@ export class Executor implements RankEngine {
 
   /** Begins to take what the peers publish as soon as its upload slot is free; it is done when it is submitted. */
   async collect(
-    compiled: CompiledStep,
+    compiled: ExecutableStep,
     step: Step,
     action: ActionOf<'collect'>,
     feed: StepFeed,
@@ -326,7 +326,7 @@ export class Executor implements RankEngine {
 
   /** The peers' bytes, and with offload this rank's own, to a mapped slot, in rank order. */
   private async fillFromPeers(
-    compiled: CompiledStep,
+    compiled: ExecutableStep,
     step: Step,
     { region, bytesPerPeer, peers, inboxOffsets, own, extraReads, linkGBps }: ActionOf<'collect'>,
     mapped: Uint8Array<ArrayBuffer>,
@@ -353,7 +353,7 @@ export class Executor implements RankEngine {
 
   /** Begins a copy of host tensors to the device as soon as its upload slot is free; it is done when it is submitted. */
   async fetch(
-    compiled: CompiledStep,
+    compiled: ExecutableStep,
     step: Step,
     action: ActionOf<'fetch'>,
     feed: StepFeed,
@@ -382,7 +382,7 @@ export class Executor implements RankEngine {
 
   /** Begins a copy of device tensors to the host as soon as its download slot is free; it is done when the host has them. */
   async store(
-    compiled: CompiledStep,
+    compiled: ExecutableStep,
     step: Step,
     action: ActionOf<'store'>,
     feed: StepFeed,
@@ -415,7 +415,7 @@ export class Executor implements RankEngine {
   }
 
   /** Submits the copy of the control tensor; the returned function then reads it and exchanges the losses. */
-  report(compiled: CompiledStep, step: Step, action: ActionOf<'report'>, feed: StepFeed): () => Promise<StepOutcome> {
+  report(compiled: ExecutableStep, step: Step, action: ActionOf<'report'>, feed: StepFeed): () => Promise<StepOutcome> {
     const from = this.slabs.place(compiled, action.control);
     const to = this.slabs.place(compiled, action.staging);
     const encoder = this.encoder();
@@ -465,7 +465,7 @@ export class Executor implements RankEngine {
   }
 
   private writeNow(
-    step: CompiledStep,
+    step: ExecutableStep,
     range: Range,
     data: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>,
     setUp = true,
@@ -475,7 +475,7 @@ export class Executor implements RankEngine {
     if (setUp) this.record(step, 0, SET_UP, range);
   }
 
-  private stateRange(name: string, offsetBytes: number, bytes?: number): { step: CompiledStep; range: Range } {
+  private stateRange(name: string, offsetBytes: number, bytes?: number): { step: ExecutableStep; range: Range } {
     for (const step of this.run.steps) {
       const tensor = step.schedule.tensors.find((t) => t.state && t.name === name);
       if (!tensor) continue;
@@ -485,7 +485,7 @@ export class Executor implements RankEngine {
     throw new StudioError('internal', `no tensor ${name} is kept from step to step`);
   }
 
-  private record(compiled: CompiledStep, iteration: number, step: number, range: Range): void {
+  private record(compiled: ExecutableStep, iteration: number, step: number, range: Range): void {
     if (!this.options.recorder || isHost(compiled, range)) return;
     const { slab, offset, size } = this.slabs.place(compiled, range);
     const tensor = compiled.schedule.tensors[range.tensor];
@@ -515,7 +515,7 @@ async function allSettled(copies: readonly Promise<void>[]): Promise<void> {
   await Promise.all(copies);
 }
 
-function isHost(step: CompiledStep, range: Range): boolean {
+function isHost(step: ExecutableStep, range: Range): boolean {
   return step.schedule.tensors[range.tensor].space === 'host';
 }
 
@@ -532,7 +532,7 @@ function storesInto({ action }: Step, underWay: ReadonlyMap<Step, Promise<void>>
 
 /** One step of training in flight: its three lanes. */
 class TrainingStep {
-  private readonly compiled: CompiledStep;
+  private readonly compiled: ExecutableStep;
   private readonly done: Completions;
   /** Where each lane is, and when any of them last got on. */
   private readonly at = new Map<Lane, Step>();

@@ -2,13 +2,13 @@ import { fill } from '../ops/fill/fill.ts';
 import { initNormal } from '../ops/init-values/init-normal.ts';
 import { initUniform } from '../ops/init-values/init-uniform.ts';
 import { foldGrid, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
-import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import type { ExecutableRun, ExecutableStep } from '../schedule/compile.ts';
 import type { Dispatch } from '../schedule/schedule.ts';
 import type { OpenDevice } from './device.ts';
 import type { Slabs } from './slabs.ts';
 
 /** Makes the pipelines of the kernels that make initial values, where the plan lets the device do so. */
-export async function prepareInitialValues({ kernels }: OpenDevice, run: CompiledRun): Promise<void> {
+export async function prepareInitialValues({ kernels }: OpenDevice, run: ExecutableRun): Promise<void> {
   if (!run.init.device) return;
   const makers = [fill, initNormal, initUniform].map((kernel) => ({ kernel, operands: [], params: {}, tiled: false }));
   await Promise.all(makers.map((dispatch) => kernels.pipeline(dispatch)));
@@ -18,7 +18,7 @@ export async function prepareInitialValues({ kernels }: OpenDevice, run: Compile
 export async function dispatchOnce(
   { device, kernels }: OpenDevice,
   slabs: Slabs,
-  step: CompiledStep,
+  step: ExecutableStep,
   dispatch: Dispatch,
   uniformOffsetBytes: number,
 ): Promise<void> {

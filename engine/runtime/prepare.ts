@@ -1,5 +1,5 @@
 import { foldGrid, PARAMS_BYTES, tiledVariant, writeParams } from '../ops/kernel.ts';
-import type { CompiledStep } from '../schedule/compile.ts';
+import type { ExecutableStep } from '../schedule/compile.ts';
 import { UNIFORM_SLOT_BYTES } from '../schedule/memory.ts';
 import { type Dispatch, dispatches } from '../schedule/schedule.ts';
 import type { OpenDevice } from './device.ts';
@@ -20,7 +20,7 @@ export interface PreparedDispatch {
 export async function prepareDispatches(
   { device, kernels }: OpenDevice,
   slabs: Slabs,
-  step: CompiledStep,
+  step: ExecutableStep,
 ): Promise<PreparedDispatch[][]> {
   const all = step.schedule.steps.map((s) => dispatches(s.action));
   const count = all.reduce((n, list) => n + list.length, 0);

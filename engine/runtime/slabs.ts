@@ -1,4 +1,4 @@
-import type { CompiledRun, CompiledStep } from '../schedule/compile.ts';
+import type { ExecutableRun, ExecutableStep } from '../schedule/compile.ts';
 import type { Range } from '../schedule/schedule.ts';
 import type { BufferLedger } from './buffer-ledger.ts';
 
@@ -22,7 +22,7 @@ export class Slabs {
   private constructor(private readonly buffers: readonly GPUBuffer[]) {}
 
   /** Makes them all. Throws StudioError `out-of-memory`. */
-  static async create(run: CompiledRun, ledger: BufferLedger): Promise<Slabs> {
+  static async create(run: ExecutableRun, ledger: BufferLedger): Promise<Slabs> {
     const buffers: GPUBuffer[] = [];
     for (const [i, { bytes, space }] of run.memory.slabs.entries())
       buffers.push(await ledger.create(`${space} slab ${i} of rank ${run.rank}`, bytes, USAGE[space]()));
@@ -30,7 +30,7 @@ export class Slabs {
   }
 
   /** Where a range of a tensor lies. */
-  place(step: CompiledStep, range: Range): PlacedRange {
+  place(step: ExecutableStep, range: Range): PlacedRange {
     const { slab, offsetBytes } = step.placements[range.tensor];
     return { slab, buffer: this.buffers[slab], offset: offsetBytes + range.offsetBytes, size: range.bytes };
   }

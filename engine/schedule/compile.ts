@@ -25,37 +25,47 @@ import { verify } from './verify.ts';
 import { withWaits } from './waits.ts';
 import type { WrapPolicy } from './wrap-policy.ts';
 
-/** One rank's step for one batch shape, ready to run. */
-export interface CompiledStep {
-  readonly shape: BatchShape;
-  readonly program: UnitProgram;
+/** A step as the executor takes it: what it computes is the schedule's matter. */
+export interface ExecutableStep {
   readonly schedule: Schedule;
   /** Where each tensor lies, by id. */
   readonly placements: readonly Placement[];
   readonly uniformOffsetBytes: number;
+}
+
+/** Steps over one memory, as the executor takes them. */
+export interface ExecutableRun {
+  readonly rank: number;
+  readonly steps: readonly ExecutableStep[];
+  readonly memory: MemoryPlan;
+  /** Index in `steps` of the forward-only pass over held-out data; null when the run does not validate. */
+  readonly evaluation: number | null;
+  readonly init: Pick<InitPlan, 'device'>;
+  /** Gathers of a training step that wait for a slot since the budget has no room for all at once; see `compileRun`. */
+  readonly slotWaits: number;
+  /** Mailbox regions; the same for every step, since only parameters travel. */
+  readonly regions: readonly Region[];
+}
+
+/** One rank's step for one batch shape, ready to run. */
+export interface CompiledStep extends ExecutableStep {
+  readonly shape: BatchShape;
+  readonly program: UnitProgram;
   readonly groups: readonly StoredGroup[];
   readonly control: Tensor;
 }
 
 /** One rank's run: a step for each batch shape, over one memory. */
-export interface CompiledRun {
-  readonly rank: number;
+export interface CompiledRun extends ExecutableRun {
   readonly world: number;
   readonly model: Model;
   readonly precision: Precision;
   /** How many ranks keep the parameters in shards, and this rank's place among them. */
   readonly shards: { readonly count: number; readonly index: number };
   readonly steps: readonly CompiledStep[];
-  readonly memory: MemoryPlan;
-  /** Index in `steps` of the forward-only pass over held-out data; null when the run does not validate. */
-  readonly evaluation: number | null;
   readonly init: InitPlan;
-  /** Gathers of a training step that wait for a slot since the budget has no room for all at once; see `compileRun`. */
-  readonly slotWaits: number;
   /** Hidden layers of large batches are kept for backward, or, where the budget has no room for them, computed again. */
   readonly hidden: 'kept' | 'again';
-  /** Mailbox regions; the same for every batch shape, since only parameters travel. */
-  readonly regions: readonly Region[];
 }
 
 /** How a rank is filled before its first step. */
