@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { lstat } from 'node:fs/promises';
+import type { ByteSink } from '../checkpoint/byte-source.ts';
 import { type Conversion, convertCheckpoint } from '../checkpoint/convert-checkpoint.ts';
 import type { CheckpointKind, StoredCheckpoint } from '../checkpoint/stored-checkpoint.ts';
 import type { OptimizerOptions } from '../checkpoint/stored-optimizer.ts';
@@ -20,6 +21,8 @@ export interface ConversionRequest extends OptimizerOptions {
   readonly kind: CheckpointKind;
   /** In how many rank files a folder is written; 1 if left out. */
   readonly ranks?: number;
+  /** Told the bytes of each write. */
+  onWritten?(bytes: number): void;
 }
 
 /** Converts a checkpoint on disk; the target appears whole, with its digests, or not at all. 'conflict' if it exists. */
@@ -44,11 +47,11 @@ async function convertToFile(
   from: StoredCheckpoint,
   to: string,
   kind: 'full' | 'safetensors',
-  options: OptimizerOptions,
+  request: ConversionRequest,
 ): Promise<Conversion> {
   const sink = await createFileSink(to);
   try {
-    const conversion = await convertCheckpoint(from, { kind, sink }, options);
+    const conversion = await convertCheckpoint(from, { kind, sink: watched(sink, request) }, request);
     await sink.commit();
     return conversion;
   } catch (error) {
@@ -61,19 +64,31 @@ async function convertToFolder(
   from: StoredCheckpoint,
   to: string,
   ranks: number,
-  options: OptimizerOptions,
+  request: ConversionRequest,
 ): Promise<Conversion> {
   const temporary = await beginCheckpointFolder(to);
   const files: FolderFile[] = [];
   const file = async (name: string, write: Parameters<typeof writeFolderFile>[2]) => {
-    files.push((await writeFolderFile(temporary, name, write)).file);
+    const written = await writeFolderFile(temporary, name, (sink) => write(watched(sink, request)));
+    files.push(written.file);
   };
   try {
-    const conversion = await convertCheckpoint(from, { kind: 'sharded', ranks, saveId: randomUUID(), file }, options);
+    const conversion = await convertCheckpoint(from, { kind: 'sharded', ranks, saveId: randomUUID(), file }, request);
     await commitCheckpointFolder(temporary, to, files);
     return conversion;
   } catch (error) {
     await abortCheckpointFolder(temporary);
     throw error;
   }
+}
+
+function watched(sink: ByteSink, { onWritten }: ConversionRequest): ByteSink {
+  if (!onWritten) return sink;
+  return {
+    crc32: sink.crc32,
+    async write(chunk) {
+      await sink.write(chunk);
+      onWritten(chunk.length);
+    },
+  };
 }

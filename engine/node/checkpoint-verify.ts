@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto';
-import { readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
 import { readPieces } from '../checkpoint/byte-source.ts';
 import type { CheckpointKind } from '../checkpoint/stored-checkpoint.ts';
-import { StudioError } from '../errors.ts';
+import { type ErrorCode, StudioError } from '../errors.ts';
 import { readDigestList } from './checkpoint-folder.ts';
-import { openCheckpointPath } from './checkpoint-path.ts';
+import { openCheckpointPath, plainFiles } from './checkpoint-path.ts';
 import { naming, openFileSource, readDigest, verifyFile } from './file-bytes.ts';
 
 export interface Verification {
@@ -14,40 +14,84 @@ export interface Verification {
   readonly digests: boolean;
 }
 
+/** One file that was looked at, and what is wrong with it. */
+export interface FileVerdict {
+  readonly name: string;
+  readonly problem: { readonly code: ErrorCode; readonly message: string } | null;
+}
+
+/** Whoever follows a verification. */
+export interface VerificationWatch {
+  onRead?(bytes: number): void;
+  onFile?(verdict: FileVerdict): void;
+}
+
 /**
  * Reads a checkpoint once and throws 'bad-file', naming the file, if it is not what its digests say: a changed, missing or
- * additional file. Without digests beside it, by what its format has.
+ * additional file. Without digests beside it, by what its format has. All files are looked at before the first problem is
+ * thrown.
  */
-export async function verifyCheckpoint(path: string): Promise<Verification> {
+export async function verifyCheckpoint(path: string, watch: VerificationWatch = {}): Promise<Verification> {
   const info = await naming(path, () => stat(path));
-  const digests = info.isDirectory() ? await verifyFolderDigests(path) : await verifyFileDigest(path);
-  const { checkpoint, close } = await openCheckpointPath(path);
+  const found = info.isDirectory() ? await verifyFolder(path, watch) : await verifyFileDigest(path, watch);
+  if (found.problem) throw found.problem;
+  const { digests } = found;
+  const { checkpoint, close } = await openCheckpointPath(path, {}, digests ? undefined : watch.onRead);
   try {
-    if (!digests) await checkpoint.verify();
+    if (digests) return { kind: checkpoint.kind, digests };
+    await checkpoint.verify();
+    const names = info.isDirectory() ? await plainFiles(path) : [basename(path)];
+    for (const name of names) watch.onFile?.({ name, problem: null });
     return { kind: checkpoint.kind, digests };
   } finally {
     await close();
   }
 }
 
-async function verifyFileDigest(path: string): Promise<boolean> {
-  if ((await naming(path, () => readDigest(path))) === null) return false;
-  await verifyFile(path);
-  return true;
+interface Compared {
+  readonly digests: boolean;
+  /** The first. */
+  readonly problem: StudioError | null;
 }
 
-async function verifyFolderDigests(path: string): Promise<boolean> {
+async function verifyFileDigest(path: string, watch: VerificationWatch): Promise<Compared> {
+  if ((await naming(path, () => readDigest(path))) === null) return { digests: false, problem: null };
+  return { digests: true, problem: await verdictOf(basename(path), watch, () => verifyFile(path, watch.onRead)) };
+}
+
+async function verifyFolder(path: string, watch: VerificationWatch): Promise<Compared> {
   const digests = await naming(path, () => readDigestList(path));
-  if (!digests) return false;
-  const names = await naming(path, () => readdir(path));
-  const extra = names.filter((name) => !digests.has(name));
-  if (extra.length > 0) throw bad(path, `holds ${extra.join(', ')}, which is not on its list of digests`);
-  for (const [name, expected] of digests) {
-    if (!names.includes(name)) throw bad(path, `lacks ${name}, which is on its list of digests`);
-    const found = await sha256Of(join(path, name));
-    if (found !== expected) throw bad(join(path, name), 'has changed since it was written: its sha256 is another');
+  const names = await plainFiles(path);
+  if (!digests) return { digests: false, problem: null };
+  let problem: StudioError | null = null;
+  for (const name of [...new Set([...names.filter((each) => !digests.has(each)), ...digests.keys()])]) {
+    const found = await verdictOf(name, watch, async () => {
+      const expected = digests.get(name);
+      if (expected === undefined) throw bad(path, `holds ${name}, which is not on its list of digests`);
+      if (!names.includes(name)) throw bad(path, `lacks ${name}, which is on its list of digests`);
+      if ((await sha256Of(join(path, name), watch)) !== expected)
+        throw bad(join(path, name), 'has changed since it was written: its sha256 is another');
+    });
+    problem ??= found;
   }
-  return true;
+  return { digests: true, problem };
+}
+
+/** Looks at one file and says what was found. What is no problem of the file is thrown. */
+async function verdictOf(
+  name: string,
+  watch: VerificationWatch,
+  look: () => Promise<unknown>,
+): Promise<StudioError | null> {
+  try {
+    await look();
+    watch.onFile?.({ name, problem: null });
+    return null;
+  } catch (error) {
+    if (!(error instanceof StudioError)) throw error;
+    watch.onFile?.({ name, problem: { code: error.code, message: error.message } });
+    return error;
+  }
 }
 
 function bad(path: string, what: string): StudioError {
@@ -55,11 +99,14 @@ function bad(path: string, what: string): StudioError {
 }
 
 /** The sha256 of a file, read in pieces. */
-async function sha256Of(path: string): Promise<string> {
+async function sha256Of(path: string, watch: VerificationWatch): Promise<string> {
   const source = await openFileSource(path);
   try {
     const hash = createHash('sha256');
-    for await (const piece of readPieces(source)) hash.update(piece);
+    for await (const piece of readPieces(source)) {
+      hash.update(piece);
+      watch.onRead?.(piece.length);
+    }
     return hash.digest('hex');
   } finally {
     await source.close();

@@ -146,8 +146,8 @@ export async function readDigest(path: string): Promise<string | null> {
   return text === null ? null : (/^([0-9a-f]{64}) [ *]/.exec(text)?.[1] ?? null);
 }
 
-/** Reads a file once and throws 'bad-file' if it is not what its digest says. Returns the digest. */
-export async function verifyFile(path: string): Promise<string> {
+/** Reads a file once and throws 'bad-file' if it is not what its digest says. Returns the digest. `onRead` is told bytes. */
+export async function verifyFile(path: string, onRead?: (bytes: number) => void): Promise<string> {
   const expected = await readDigest(path);
   if (expected === null) {
     throw new StudioError('bad-file', `${path} has no digest beside it, so it was not written to the end.`, {
@@ -157,7 +157,10 @@ export async function verifyFile(path: string): Promise<string> {
   const source = await openFileSource(path);
   try {
     const hash = createHash('sha256');
-    for await (const piece of readPieces(source)) hash.update(piece);
+    for await (const piece of readPieces(source)) {
+      hash.update(piece);
+      onRead?.(piece.length);
+    }
     const found = hash.digest('hex');
     if (found !== expected) {
       throw new StudioError(

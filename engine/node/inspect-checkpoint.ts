@@ -1,4 +1,4 @@
-import { readdir, stat } from 'node:fs/promises';
+import { lstat, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { elementCount } from '../checkpoint/dtype.ts';
 import { type PlainValue, toPlain } from '../checkpoint/python-value.ts';
@@ -16,7 +16,7 @@ import {
 import { type TensorStatistics, tensorStatistics } from '../checkpoint/tensor-statistics.ts';
 import { StudioError } from '../errors.ts';
 import { readDigestList } from './checkpoint-folder.ts';
-import { openCheckpointPath } from './checkpoint-path.ts';
+import { openCheckpointPath, plainFiles } from './checkpoint-path.ts';
 import { naming, readDigest } from './file-bytes.ts';
 
 /** What a checkpoint holds, as plain data. */
@@ -98,8 +98,8 @@ async function filesOf(path: string): Promise<CheckpointInspection['files']> {
     const name = path.replace(/^.*\//, '');
     if (!info.isDirectory()) return [{ name, bytes: info.size, sha256: await readDigest(path) }];
     const digests = await readDigestList(path);
-    const names = (await readdir(path)).sort();
-    const infos = await Promise.all(names.map((file) => stat(join(path, file))));
+    const names = await plainFiles(path);
+    const infos = await Promise.all(names.map((file) => lstat(join(path, file))));
     return names.map((file, i) => ({ name: file, bytes: infos[i].size, sha256: digests?.get(file) ?? null }));
   });
 }
