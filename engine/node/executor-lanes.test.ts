@@ -106,3 +106,32 @@ it('a copy that never ends is an error that says where each lane stands', async 
     message: expect.stringMatching(/Nothing of step 0 has got on for 400 ms: .*comm at step \d+ \(all-gather /),
   });
 });
+
+it('what is mapped stays until the copies under way have ended, though the engine is closed', async () => {
+  const config = parseConfig({ model: smallModel, strategy: 'fsdp_cpu_offload' });
+  const run = compileRun({ config, model: buildModel(config.model, null), shapes: [batch], rank: 0, profile });
+  let end: () => void = () => undefined;
+  let began: () => void = () => undefined;
+  const begun = new Promise<void>((resolve) => {
+    began = resolve;
+  });
+  const copy: Copy = () => {
+    began();
+    return new Promise((_, reject) => {
+      end = () => reject(new Error('ended by the test'));
+    });
+  };
+  const engine = await Executor.create(run, open, openInProcessMailboxes(1, run.regions)[0], { copy });
+  const inputs = [tokens(1)];
+  const feed = { step: 0, shapeIndex: 0, inputs, targets: inputs, lrFactor: 1, stopRequested: () => false };
+  const { outcome } = engine.start(feed);
+  await begun;
+  const order: string[] = [];
+  const closed = engine.close().then(() => order.push('closed'));
+  await new Promise((resolve) => setTimeout(resolve, 5));
+  order.push('ended');
+  end();
+  await closed;
+  expect(order).toEqual(['ended', 'closed']);
+  await expect(outcome).rejects.toThrow();
+});

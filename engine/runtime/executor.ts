@@ -55,6 +55,9 @@ export class Executor implements RankEngine {
   private readonly uploadSlots = new Map<GPUBuffer, UploadSlot>();
   private readonly downloadSlots = new Map<GPUBuffer, DownloadSlot>();
   private readonly copy: Copy;
+  /** Copies under way: what they read and write must stay mapped, whatever else has failed. */
+  private readonly copying = new Set<Promise<void>>();
+  private closed = false;
   private readonly peak: Pick<MeasuredMemory, 'liveBytes' | 'byCategory'>;
   private readonly host: HostTensors;
   private readonly link = new SimulatedLink();
@@ -72,7 +75,17 @@ export class Executor implements RankEngine {
     private readonly options: ExecutorOptions,
   ) {
     this.host = new HostTensors(run, mailbox);
-    this.copy = options.copy ?? copyHere;
+    const copy = options.copy ?? copyHere;
+    this.copy = async (target, source) => {
+      if (this.closed) throw new StudioError('internal', 'a copy was to begin after the engine was closed');
+      const copying = copy(target, source);
+      this.copying.add(copying);
+      try {
+        await copying;
+      } finally {
+        this.copying.delete(copying);
+      }
+    };
     const live = run.steps.flatMap((step) => liveBytes(step.schedule));
     const byCategory = live.reduce((a, b) => (sumCategories(b) > sumCategories(a) ? b : a));
     this.peak = { liveBytes: sumCategories(byCategory), byCategory };
@@ -185,7 +198,9 @@ export class Executor implements RankEngine {
   }
 
   async close(): Promise<void> {
+    this.closed = true;
     this.mailbox.close();
+    await Promise.allSettled(this.copying);
     this.ledger.destroyAll();
     this.open.device.queue.submit([]);
   }
@@ -499,6 +514,12 @@ interface UnderWay {
   readonly done: Promise<void>;
 }
 
+/** A copy may fail when another's failure has ended its lane already, and nobody asks any more. */
+function heard({ submitted, done }: UnderWay): void {
+  submitted.catch(() => undefined);
+  done.catch(() => undefined);
+}
+
 /** The parts of a copy, one after the other in its staging slot. */
 function placedInTurn(parts: readonly HostCopy[]): (HostCopy & { readonly at: number })[] {
   let at = 0;
@@ -602,6 +623,7 @@ class TrainingStep {
         this.mark(step);
         continue;
       }
+      copy.then(heard, () => undefined);
       const { submitted, done } = await this.done.orFailure(copy);
       before = submitted;
       const ended = done.then(() => this.mark(step));
