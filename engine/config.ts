@@ -1,6 +1,8 @@
 import { z } from 'zod';
+import { unknownKey } from './config-keys.ts';
 import { counted } from './counted.ts';
 import { StudioError } from './errors.ts';
+import { didYouMean } from './nearest-word.ts';
 import { schemaMessage } from './schema-messages.ts';
 
 /**
@@ -278,10 +280,9 @@ function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = [])
     code: 'invalid-config',
   });
   if (issue.code === 'unrecognized_keys')
-    return issue.keys.map((key) => at('unknown key. Check its spelling, or remove it', key));
+    return issue.keys.map((key) => at(unknownKey(ExperimentConfig, path, issue.input, key), key));
   if (issue.code === 'invalid_union') {
-    if ('note' in issue && issue.note === 'No matching discriminator')
-      return [at(`unknown kind. It is one of ${kindsAt(path).join(', ')}`)];
+    if ('note' in issue && issue.note === 'No matching discriminator') return [at(kindMessage(path, issue.input))];
     const closest = [...issue.errors].sort((a, b) => a.length - b.length)[0];
     if (closest?.length && issue.errors.length > 0 && closest[0].path.length)
       return closest.flatMap((e) => schemaProblems(e, path));
@@ -291,6 +292,14 @@ function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = [])
   if (path.length === 1 && kinds.length && issue.code === 'invalid_type')
     return [at(`needs a section with a kind, one of ${kinds.join(', ')}`)];
   return [at(schemaMessage(issue))];
+}
+
+function kindMessage(path: readonly PropertyKey[], section: unknown): string {
+  const kinds = kindsAt(path);
+  const written = (section as { kind?: unknown }).kind;
+  if (written === undefined) return `is missing. It is one of ${kinds.join(', ')}`;
+  const near = typeof written === 'string' ? didYouMean(written, kinds) : '';
+  return `unknown kind. It is one of ${kinds.join(', ')}${near}`;
 }
 
 function kindsAt(path: readonly PropertyKey[]): string[] {

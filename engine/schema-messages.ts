@@ -1,4 +1,5 @@
 import type { z } from 'zod';
+import { didYouMean } from './nearest-word.ts';
 
 type SchemaIssue = z.core.$ZodIssue;
 
@@ -13,8 +14,11 @@ export function schemaMessage(issue: SchemaIssue): string {
     case 'invalid_type':
       if (issue.expected === 'nonoptional') return 'is missing';
       return `${needed(issue.expected)}, not ${given}`;
-    case 'invalid_value':
-      return `${given} is none of ${issue.values.map(String).join(', ')}`;
+    case 'invalid_value': {
+      const values = issue.values.map(String);
+      const near = typeof issue.input === 'string' ? didYouMean(issue.input, values) : '';
+      return `${given} is none of ${values.join(', ')}${near}`;
+    }
     case 'too_small':
       if (issue.origin === 'string') return 'needs a value';
       if (issue.origin === 'array' || issue.origin === 'set')

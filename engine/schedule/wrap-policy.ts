@@ -1,5 +1,6 @@
 import { StudioError } from '../errors.ts';
 import type { Model } from '../model/model.ts';
+import { didYouMean } from '../nearest-word.ts';
 import { elementsOf } from '../ops/graph.ts';
 
 /** Class names, a size rule, or nothing: which modules are units of their own. */
@@ -21,12 +22,12 @@ export function wrappedPaths(model: Model, policy: WrapPolicy): string[] {
 
 /** Paths of the modules of these classes, the root left out. `setting` is named where a class matches none. */
 export function modulesOfClasses(model: Model, classNames: readonly string[], setting: string): string[] {
-  const classes = new Set(model.modules.map((m) => m.className));
-  const unknown = classNames.filter((name) => !classes.has(name));
+  const classes = [...new Set(model.modules.map((m) => m.className))];
+  const unknown = classNames.filter((name) => !classes.includes(name));
   if (unknown.length)
     throw new StudioError(
       'invalid-config',
-      `${setting}: ${unknown.join(', ')} matches no module of this model. It has ${[...classes].join(', ')}`,
+      `${setting}: ${unknown.join(', ')} matches no module of this model. It has ${classes.join(', ')}${didYouMean(unknown[0], classes)}`,
     );
   return model.modules.filter((m) => m.path !== '' && classNames.includes(m.className)).map((m) => m.path);
 }
