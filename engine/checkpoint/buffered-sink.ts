@@ -12,12 +12,14 @@ export interface BufferedSink extends ByteSink {
  * chunks pass through. An error of the inner sink comes out of a later `write` or of `flush`.
  */
 export function bufferedSink(inner: ByteSink): BufferedSink {
-  const buffer = new Uint8Array(BUFFER_BYTES);
+  let buffer = new Uint8Array(BUFFER_BYTES);
   let used = 0;
   const flush = async (): Promise<void> => {
-    const bytes = used;
+    if (used === 0) return;
+    const full = buffer.subarray(0, used);
     used = 0;
-    if (bytes > 0) await inner.write(buffer.subarray(0, bytes));
+    buffer = new Uint8Array(BUFFER_BYTES);
+    await inner.write(full);
   };
   return {
     async write(chunk) {

@@ -14,14 +14,14 @@ export interface ByteSource {
   readonly crc32?: Crc32;
 }
 
-/** Where a writer puts its bytes, in order. The chunk may be reused once the promise resolves. */
+/** Where a writer puts its bytes, in order. A chunk must not change any more: it may be on its way yet when the promise resolves. */
 export interface ByteSink {
   write(chunk: Uint8Array): Promise<void>;
   /** A faster one than `crc32.ts`, where the platform has it. */
   readonly crc32?: Crc32;
 }
 
-/** Chunks of a tensor or record, in order; a chunk must stay unchanged until the next one is asked for. */
+/** Chunks of a tensor or record, in order. What was given does not change any more. */
 export type ByteChunks = Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
 
 /** Pieces above this are split, so that a checksum never holds the thread for more than a few milliseconds. */

@@ -13,7 +13,8 @@ import {
   writeFolderFile,
 } from './checkpoint-folder.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
-import { absent, createFileSink, naming } from './file-bytes.ts';
+import { absent, naming } from './file-bytes.ts';
+import { createFileSink } from './whole-file.ts';
 
 export interface ConversionRequest extends OptimizerOptions {
   readonly from: string;

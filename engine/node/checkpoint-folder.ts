@@ -1,7 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { lstat, mkdir, open, readdir, readFile, rename, rm, unlink } from 'node:fs/promises';
+import { lstat, mkdir, readdir, readFile, rename, rm, unlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { crc32 } from 'node:zlib';
 import { bufferedSink } from '../checkpoint/buffered-sink.ts';
 import type { ByteSink } from '../checkpoint/byte-source.ts';
 import type { CheckpointContent } from '../checkpoint/checkpoint-content.ts';
@@ -9,16 +8,15 @@ import { META_FILE } from '../checkpoint/dcp-folder.ts';
 import { type DcpEntry, folderMetadata, writeMetaFile } from '../checkpoint/dcp-folder-writer.ts';
 import { METADATA_FILE } from '../checkpoint/dcp-metadata.ts';
 import { StudioError } from '../errors.ts';
-import { absent, DIGEST_SUFFIX, naming, syncFolder, TEMPORARY_MARK, writeAll, writeSynced } from './file-bytes.ts';
+import { type Digested, DigestedFile } from './digested-file.ts';
+import { absent, DIGEST_SUFFIX, naming, syncFolder, TEMPORARY_MARK, writeSynced } from './file-bytes.ts';
 
 /** Between the name to come and a random end: a folder that is being written, or was when its writer was killed. */
 export const SAVING_MARK = '.saving-';
 
 /** A file of a checkpoint folder, on disk: plain data, to be sent to rank 0. */
-export interface FolderFile {
+export interface FolderFile extends Digested {
   readonly name: string;
-  readonly bytes: number;
-  readonly sha256: string;
 }
 
 /** What a rank has written, for rank 0 to finish the folder with. */
@@ -66,25 +64,15 @@ export async function writeFolderFile<T>(
   write: (sink: ByteSink) => Promise<T>,
 ): Promise<{ readonly file: FolderFile; readonly result: T }> {
   const path = join(temporary, name);
-  const handle = await naming(path, () => open(path, 'wx'));
-  const hash = createHash('sha256');
-  let bytes = 0;
-  const sink = bufferedSink({
-    crc32,
-    async write(chunk) {
-      const written = naming(path, () => writeAll(handle, chunk));
-      hash.update(chunk); // Beside the write, which is in another thread.
-      await written;
-      bytes += chunk.length;
-    },
-  });
+  const file = await DigestedFile.create(path);
+  const sink = bufferedSink(file);
   try {
     const result = await write(sink);
     await sink.flush();
-    await naming(path, () => handle.sync());
-    return { file: { name, bytes, sha256: hash.digest('hex') }, result };
-  } finally {
-    await handle.close();
+    return { file: { name, ...(await file.finish()) }, result };
+  } catch (error) {
+    await file.close();
+    throw error;
   }
 }
 

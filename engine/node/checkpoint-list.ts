@@ -3,7 +3,8 @@ import { lstat, readdir, readFile, rm, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { CheckpointKind } from '../checkpoint/stored-checkpoint.ts';
 import { isWholeFolder, readDigestList, SAVING_MARK } from './checkpoint-folder.ts';
-import { absent, DIGEST_SUFFIX, isWholeFile, naming, readDigest, removeLeftovers, syncFolder } from './file-bytes.ts';
+import { absent, DIGEST_SUFFIX, naming, syncFolder } from './file-bytes.ts';
+import { isWholeFile, readDigest, removeLeftovers } from './whole-file.ts';
 
 /** A whole checkpoint in a run's folder. */
 export interface ListedCheckpoint {

@@ -9,8 +9,9 @@ import {
   writeFolderFile,
 } from './checkpoint-folder.ts';
 import { checkpointName, keepLastCheckpoints } from './checkpoint-list.ts';
-import { createFileSink, naming } from './file-bytes.ts';
+import { naming } from './file-bytes.ts';
 import { freeMemoryBytes } from './shared-segment.ts';
+import { createFileSink } from './whole-file.ts';
 
 /** Where the checkpoints of a run are. */
 export const checkpointsFolder = (runFolder: string): string => join(runFolder, 'checkpoints');

@@ -1,12 +1,15 @@
-import { createHash } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { readPieces } from '../checkpoint/byte-source.ts';
 import type { CheckpointKind } from '../checkpoint/stored-checkpoint.ts';
 import { type ErrorCode, StudioError } from '../errors.ts';
 import { readDigestList } from './checkpoint-folder.ts';
 import { openCheckpointPath, plainFiles } from './checkpoint-path.ts';
-import { naming, openFileSource, readDigest, verifyFile } from './file-bytes.ts';
+import { sha256OfFile } from './digested-file.ts';
+import { naming } from './file-bytes.ts';
+import { readDigest, verifyFile } from './whole-file.ts';
+
+/** Each is read and hashed in threads of the pool, which has four unless told otherwise. */
+const FILES_AT_ONCE = 3;
 
 export interface Verification {
   readonly kind: CheckpointKind;
@@ -63,18 +66,30 @@ async function verifyFolder(path: string, watch: VerificationWatch): Promise<Com
   const digests = await naming(path, () => readDigestList(path));
   const names = await plainFiles(path);
   if (!digests) return { digests: false, problem: null };
-  let problem: StudioError | null = null;
-  for (const name of [...new Set([...names.filter((each) => !digests.has(each)), ...digests.keys()])]) {
-    const found = await verdictOf(name, watch, async () => {
+  const all = [...new Set([...names.filter((each) => !digests.has(each)), ...digests.keys()])];
+  const problems = await mapAtOnce(all, FILES_AT_ONCE, (name) =>
+    verdictOf(name, watch, async () => {
       const expected = digests.get(name);
       if (expected === undefined) throw bad(path, `holds ${name}, which is not on its list of digests`);
       if (!names.includes(name)) throw bad(path, `lacks ${name}, which is on its list of digests`);
-      if ((await sha256Of(join(path, name), watch)) !== expected)
+      if ((await sha256OfFile(join(path, name), watch.onRead)) !== expected)
         throw bad(join(path, name), 'has changed since it was written: its sha256 is another');
-    });
-    problem ??= found;
-  }
-  return { digests: true, problem };
+    }),
+  );
+  return { digests: true, problem: problems.find((problem) => problem !== null) ?? null };
+}
+
+/** What `each` gives for every item, in their order, at most `most` at once. A failure is thrown when none is under way. */
+async function mapAtOnce<T, R>(items: readonly T[], most: number, each: (item: T) => Promise<R>): Promise<R[]> {
+  const results: R[] = [];
+  const left = items.entries();
+  const lane = async () => {
+    for (const [index, item] of left) results[index] = await each(item);
+  };
+  const lanes = await Promise.allSettled(Array.from({ length: most }, lane));
+  const failed = lanes.find((ended) => ended.status === 'rejected');
+  if (failed) throw failed.reason;
+  return results;
 }
 
 /** Looks at one file and says what was found. What is no problem of the file is thrown. */
@@ -96,19 +111,4 @@ async function verdictOf(
 
 function bad(path: string, what: string): StudioError {
   return new StudioError('bad-file', `${path} ${what}.`, { file: path });
-}
-
-/** The sha256 of a file, read in pieces. */
-async function sha256Of(path: string, watch: VerificationWatch): Promise<string> {
-  const source = await openFileSource(path);
-  try {
-    const hash = createHash('sha256');
-    for await (const piece of readPieces(source)) {
-      hash.update(piece);
-      watch.onRead?.(piece.length);
-    }
-    return hash.digest('hex');
-  } finally {
-    await source.close();
-  }
 }

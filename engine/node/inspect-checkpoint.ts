@@ -17,7 +17,8 @@ import { type TensorStatistics, tensorStatistics } from '../checkpoint/tensor-st
 import { StudioError } from '../errors.ts';
 import { readDigestList } from './checkpoint-folder.ts';
 import { openCheckpointPath, plainFiles } from './checkpoint-path.ts';
-import { naming, readDigest } from './file-bytes.ts';
+import { naming } from './file-bytes.ts';
+import { readDigest } from './whole-file.ts';
 
 /** What a checkpoint holds, as plain data. */
 export interface CheckpointInspection {

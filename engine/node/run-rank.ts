@@ -34,7 +34,6 @@ import { openAdapter } from './adapters.ts';
 import { readCalibration } from './calibration-store.ts';
 import { folderStore } from './checkpoint-store.ts';
 import { refuseOtherDevice } from './device-check.ts';
-import { createFileSink } from './file-bytes.ts';
 import type { WorkerPhase } from './heartbeat.ts';
 import { checkHostRoom } from './host-room.ts';
 import { mappedView } from './mapped-view.ts';
@@ -43,6 +42,7 @@ import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
 import { machineClockMs, stepToTrace, writeRankTrace } from './trace-files.ts';
+import { createFileSink } from './whole-file.ts';
 import type { WorkerStart } from './worker-protocol.ts';
 
 /** The longest that a rank waits for a peer: a save of a large model to a slow disk is within it. */

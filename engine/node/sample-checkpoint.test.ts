@@ -11,8 +11,8 @@ import { parseConfig } from '../config.ts';
 import { buildModel } from '../model/build-model.ts';
 import { initialValues } from '../model/init.ts';
 import { elementsOf } from '../ops/graph.ts';
-import { createFileSink } from './file-bytes.ts';
 import { type SampleRequest, type Sampling, sampleCheckpoint } from './sample-checkpoint.ts';
+import { createFileSink } from './whole-file.ts';
 
 const testdata = (name: string) => fileURLToPath(new URL(`../testdata/${name}`, import.meta.url));
 const greedy = (kind: string): number[] =>
