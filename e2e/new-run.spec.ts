@@ -177,7 +177,9 @@ test('runs are ticked in the list and compared', async ({ page, api }) => {
   await page.getByRole('checkbox', { name: 'Compare tick two' }).check();
   await compare.click();
   await expect(page.getByRole('heading', { name: 'Comparison of 2 runs' })).toBeVisible();
-  await expect(page.getByTestId('headline')).toContainText('their losses are equal to the last bit');
+  await expect(page.getByTestId('headline')).toContainText(
+    'Their losses are equal to the last bit at the 4 steps that all have',
+  );
 });
 
 test('over its budget, a run is offered the strategy that fits', async ({ page }) => {

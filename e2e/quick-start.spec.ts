@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import type { Page } from '@playwright/test';
-import { formatBytes, formatLoss, formatMB, formatSeconds } from '../app/_lib/format.ts';
+import { formatBytes, formatLoss, formatMs, formatMsRange } from '../app/_lib/format.ts';
 import type { Run } from '../server/contract.ts';
 import { expect, type StudioApi, test } from './studio.ts';
 
@@ -38,7 +38,9 @@ test('one click on the empty page trains DDP and FULL_SHARD, live, to their comp
 test('the comparison opened again shows the same, and what differs', async ({ page, api }) => {
   await page.goto(`/compare?ids=${ids.join(',')}`);
   await expectAsMeasured(page, api);
-  await expect(page.getByTestId('headline')).toContainText('their losses are equal to the last bit');
+  await expect(page.getByTestId('headline')).toContainText(
+    'Their losses are equal to the last bit at the 15 steps that all have.',
+  );
   const fields = page.getByRole('table', { name: 'Differing config fields' });
   const kind = fields.getByRole('row', { name: /^strategy\.kind/ });
   await expect(kind.getByRole('cell')).toHaveText(['ddp', 'fsdp']);
@@ -58,7 +60,7 @@ test('a run shows its loss, its memory as predicted to the byte, its log and its
   await page.goto(`/compare?ids=${ids.join(',')}`);
   await page.getByRole('table', { name: 'Comparison', exact: true }).getByRole('link', { name: run.name }).click();
   await expect(page.getByTestId('run-state')).toHaveText('finished');
-  await expect(page.getByText(`step ${run.steps} of ${run.steps}`, { exact: true })).toBeVisible();
+  await expect(page.getByText(`${run.steps} of ${run.steps} steps`, { exact: true })).toBeVisible();
   await expect(tile(page, 'Loss')).toContainText(formatLoss(run.lossMean));
   await expect(tile(page, 'Peak reserved')).toContainText(formatBytes(run.peakBytes));
   const mean = `mean ${formatLoss(run.lossMean)}`;
@@ -124,13 +126,16 @@ async function expectAsMeasured(page: Page, api: StudioApi): Promise<void> {
   const body = table.locator('tbody').getByRole('row');
   await expect(body).toHaveCount(2);
   await expect(body.first().locator('[data-ms]')).toHaveAttribute('data-ms', String(runs[0].iterationMs));
-  for (const [i, { run, peakBytes, iterationMs, lossMeans }] of runs.entries()) {
+  for (const [i, { run, peakBytes, iterationMs, iterationSpread, lossMeans }] of runs.entries()) {
     const row = body.nth(i);
     await expect(row).toContainText(run.strategy);
     await expect(row.locator('[data-bytes]')).toHaveAttribute('data-bytes', String(peakBytes));
-    await expect(row.locator('[data-bytes]')).toHaveText(formatMB(peakBytes));
+    await expect(row.locator('[data-bytes]')).toHaveText(formatBytes(peakBytes));
     await expect(row.locator('[data-ms]')).toHaveAttribute('data-ms', String(iterationMs));
-    await expect(row.locator('[data-ms]')).toHaveText(formatSeconds(iterationMs));
+    await expect(row.locator('[data-ms]')).toHaveText(formatMs(iterationMs));
+    const { minMs, maxMs, steps } = iterationSpread as NonNullable<typeof iterationSpread>;
+    expect(steps).toBe(run.steps - 1);
+    await expect(row).toContainText(formatMsRange(minMs, maxMs));
     await expect(row).toContainText(formatLoss(run.lossMean));
     expect(lossMeans).toHaveLength(run.steps);
     expect(run.lossMean).toBe(lossMeans.at(-1));

@@ -83,9 +83,15 @@ export const Comparison = z.strictObject({
       byCategory: byCategory.nullable(),
       /** Median over `timedSteps`. */
       iterationMs: z.number().nullable(),
+      /** The quickest and the slowest of the steps that the median is over, and how many these are. */
+      iterationSpread: z.strictObject({ minMs: z.number(), maxMs: z.number(), steps: z.int().min(1) }).nullable(),
       lossMeans: z.array(wireNumber),
-      /** `lossMeans[i]` is of step i × lossStride: 1 unless the run has more than 5000 steps. */
+      /**
+       * `lossMeans[i]` is of step lossFrom + i × lossStride: of every step, from the first that the run took, unless it has
+       * more than 5000.
+       */
       lossStride: z.int().min(1),
+      lossFrom: z.int().min(0),
     }),
   ),
   /**
@@ -128,11 +134,82 @@ export type CorpusInfo = z.infer<typeof CorpusInfo>;
 
 const counts = z.array(z.number());
 
-/** GET /api/v1/runs/:id/checkpoints/:name/details → what it holds; no tensor is read for it. */
+/*
+ * A checkpoint is one of a run, at runs/:id/checkpoints/:name, or one that was brought, at checkpoints/:name. Below either
+ * address is the same; CHECKPOINT stands for both.
+ */
+export const CheckpointKind = z.enum(['full', 'sharded', 'safetensors']);
+export type CheckpointKind = z.infer<typeof CheckpointKind>;
+
+/** A checkpoint that was brought, or made of another here; what cannot be opened has a problem and no more. */
+export const BroughtCheckpoint = z.strictObject({
+  name: z.string(),
+  /** Where a config points. */
+  path: z.string(),
+  bytes: z.number(),
+  broughtAt: z.string(),
+  /** When all of it was read and its digest taken; null for what was never looked through. */
+  verifiedAt: z.string().nullable(),
+  holds: z
+    .strictObject({
+      kind: CheckpointKind,
+      params: z.number(),
+      tensors: z.number(),
+      /** Steps done, where it says so. */
+      step: z.number().nullable(),
+      optimizer: z.boolean(),
+    })
+    .nullable(),
+  problem: z.string().nullable(),
+});
+export type BroughtCheckpoint = z.infer<typeof BroughtCheckpoint>;
+
+/** GET /api/v1/checkpoints → those that were brought, newest first. DELETE checkpoints/:name → 204. */
+export const BroughtCheckpointList = z.strictObject({ checkpoints: z.array(BroughtCheckpoint) });
+export type BroughtCheckpointList = z.infer<typeof BroughtCheckpointList>;
+
+const LineError = z.strictObject({ code: z.string(), message: z.string() });
+export const ProgressLine = z.strictObject({
+  type: z.literal('progress'),
+  doneBytes: z.number(),
+  ofBytes: z.number(),
+});
+/** A file that was looked at, and what is wrong with it. */
+export const FileLine = z.strictObject({ type: z.literal('file'), name: z.string(), problem: LineError.nullable() });
+export const FailedLine = z.strictObject({ type: z.literal('failed'), error: LineError });
+/** `digests`: each file was what its sha256 says; without any, what its format has to check fits. */
+export const VerifiedLine = z.strictObject({
+  type: z.literal('verified'),
+  kind: CheckpointKind,
+  digests: z.boolean(),
+});
+
+/** POST CHECKPOINT/verify → one line of JSON after another while all of it is read; the last is `verified` or `failed`. */
+export const VerifyLine = z.discriminatedUnion('type', [ProgressLine, FileLine, VerifiedLine, FailedLine]);
+export type VerifyLine = z.infer<typeof VerifyLine>;
+
+/** Body of POST CHECKPOINT/convert: the form, for a folder in the files of how many ranks, and a name of one's own. */
+export const ConvertBody = z.strictObject({
+  kind: CheckpointKind,
+  ranks: z.int().min(1).max(1024).nullable().default(null),
+  name: z.string().min(1).max(100).nullable().default(null),
+});
+export type ConvertBody = z.input<typeof ConvertBody>;
+
+/** Its answer, line by line; at the end the new checkpoint, with the keys that its form has no room for. */
+export const ConvertLine = z.discriminatedUnion('type', [
+  ProgressLine,
+  z.strictObject({ type: z.literal('converted'), checkpoint: BroughtCheckpoint, dropped: z.array(z.string()) }),
+  FailedLine,
+]);
+export type ConvertLine = z.infer<typeof ConvertLine>;
+
+/** GET CHECKPOINT/details → what it holds; no tensor is read for it. */
 export const CheckpointDetails = z.object({
-  kind: z.enum(['full', 'sharded', 'safetensors']),
-  step: z.number(),
-  sha256: z.string(),
+  kind: CheckpointKind,
+  step: z.number().nullable(),
+  /** Null where no digest is beside it. */
+  sha256: z.string().nullable(),
   bytes: z.number(),
   files: z.array(z.object({ name: z.string(), bytes: z.number(), sha256: z.string().nullable() })).readonly(),
   params: z.number(),
@@ -173,7 +250,7 @@ export const CheckpointDetails = z.object({
 });
 export type CheckpointDetails = z.infer<typeof CheckpointDetails>;
 
-/** GET /api/v1/runs/:id/checkpoints/:name/tensor?tensor=NAME → its elements, read for it. */
+/** GET CHECKPOINT/tensor?tensor=NAME → its elements, read for it. */
 export const TensorDetails = z.object({
   elements: z.number(),
   nan: z.number(),
@@ -187,7 +264,7 @@ export const TensorDetails = z.object({
 export type TensorDetails = z.infer<typeof TensorDetails>;
 
 /**
- * Body of POST /api/v1/runs/:id/checkpoints/:name/sample: what to continue, a text or token ids. The answer is one
+ * Body of POST CHECKPOINT/sample: what to continue, a text or token ids. The answer is one
  * SampleLine after another, each a line of JSON; it ends when the reader goes away. What is wrong with the body, the
  * prompt or the checkpoint is an error as everywhere.
  */
@@ -243,7 +320,7 @@ export type Trace = z.infer<typeof Trace>;
 
 /*
  * Beside these: GET /api/v1/health; GET runs/:id/config (the whole config, to clone); POST runs/:id/stop, runs/:id/save and runs/:id/trace → 202
- * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and runs/:id/checkpoints/:name (a download with ETag and Range; a folder as one tar;
+ * with the Run; DELETE runs/:id → 204; GET runs/:id/checkpoints and CHECKPOINT (a download with ETag and Range; a folder as one tar;
  * `?as=full` or `?as=safetensors` makes that form of it as it is sent);
  * GET runs/:id/steps.csv.
  */

@@ -16,12 +16,18 @@ describe('numbers as the studio shows them', () => {
     expect(format.formatExactBytes(9_657_344)).toBe('9,657,344 B');
   });
 
-  it('prints MB and seconds as the guides do', () => {
-    expect(format.formatMB(26_953e6)).toBe('26,953');
-    expect(format.formatMB(9_657_344)).toBe('9.66');
-    expect(format.formatSeconds(361.2)).toBe('0.361');
-    expect(format.formatSeconds(7301)).toBe('7.30');
-    expect(format.formatSeconds(61_000)).toBe('61.0');
+  it('says a range in one unit, and how far a prediction was off', () => {
+    expect(format.formatMsRange(1660, 2204)).toBe('1.66–2.20 s');
+    expect(format.formatMsRange(12.34, 999)).toBe('12.3–999 ms');
+    expect(format.formatMsRange(640, 1030)).toBe('640 ms – 1.03 s');
+    expect(
+      [
+        [3400, 170],
+        [103, 100],
+        [50, 100],
+        [13, 10],
+      ].map(([m, p]) => format.formatAgainst(m, p)),
+    ).toEqual(['20× longer', 'as predicted', '2.0× shorter', '1.3× longer']);
   });
 
   it('says numbers that are not finite as words', () => {

@@ -32,21 +32,17 @@ export function formatExactBytes(bytes: number): string {
   return `${integer.format(bytes)} B`;
 }
 
-/** Bytes in MB (10⁶ bytes) without the unit, as the guides' tables print them: 26,953 or, below 100, 9.66. */
-export function formatMB(bytes: number | null): string {
-  return bytes === null ? NONE : significant(bytes / 1e6);
-}
-
 /** Milliseconds as ms below a second, then s. */
 export function formatMs(ms: number | null | undefined): string {
   if (ms === null || ms === undefined) return NONE;
   return ms < 999.5 ? `${significant(ms)} ms` : `${significant(ms / 1000)} s`;
 }
 
-/** Milliseconds as seconds without the unit, three digits: 0.361, 3.24, 14.3. */
-export function formatSeconds(ms: number | null): string {
-  if (ms === null) return NONE;
-  return ms < 999.5 ? (ms / 1000).toFixed(3) : significant(ms / 1000);
+/** From the least to the most, in one unit: 1.66–2.20 s. */
+export function formatMsRange(minMs: number, maxMs: number): string {
+  const [least, most] = [formatMs(minMs), formatMs(maxMs)];
+  const unit = (text: string) => text.slice(text.indexOf(' '));
+  return unit(least) === unit(most) ? `${least.replace(unit(least), '')}–${most}` : `${least} – ${most}`;
 }
 
 /** A loss or a norm: four decimals; numbers that are not finite as words. */
@@ -104,6 +100,14 @@ export function formatTime(iso: string): string {
     dateStyle: 'medium',
     timeStyle: 'long',
   }).format(new Date(iso));
+}
+
+/** How many times as long something took as was predicted, and which way: 20× longer, 1.3× shorter, as predicted. */
+export function formatAgainst(measured: number, predicted: number): string {
+  const ratio = measured / predicted;
+  if (ratio > 0.95 && ratio < 1.05) return 'as predicted';
+  const times = ratio >= 1 ? ratio : 1 / ratio;
+  return `${times < 9.95 ? times.toFixed(1) : integer.format(times)}× ${ratio >= 1 ? 'longer' : 'shorter'}`;
 }
 
 /** A ratio to the first: 1.00×, 0.43×. */

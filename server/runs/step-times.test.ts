@@ -25,17 +25,27 @@ it('takes the slowest rank of each whole step after the first', () => {
 it('medians are over the steps that all runs have, whichever have more', () => {
   const long = run([[100, 1, 2, 3, 50, 60, 70, 80]]);
   const short = run([[100, 4, 5, 6]]);
-  expect(commonMedians([long, short])).toEqual({ medianMs: [2, 5], steps: { first: 1, last: 3, count: 3 } });
+  expect(commonMedians([long, short])).toEqual({
+    medianMs: [2, 5],
+    spread: [
+      { minMs: 1, maxMs: 3, steps: 3 },
+      { minMs: 4, maxMs: 6, steps: 3 },
+    ],
+    steps: { first: 1, last: 3, count: 3 },
+  });
 });
 
 it('a run that has no step yet takes none from the others', () => {
   expect(commonMedians([run([[9, 1, 3]]), run([[]])])).toEqual({
     medianMs: [2, null],
+    spread: [{ minMs: 1, maxMs: 3, steps: 2 }, null],
     steps: { first: 1, last: 2, count: 2 },
   });
-  expect(commonMedians([run([[]])])).toEqual({ medianMs: [null], steps: null });
+  expect(commonMedians([run([[]])])).toEqual({ medianMs: [null], spread: [null], steps: null });
 });
 
 it('runs without a step in common have their own', () => {
-  expect(commonMedians([run([[9, 1, 3]]), run([[9, 5, 7]], 10)])).toEqual({ medianMs: [2, 6], steps: null });
+  const { medianMs, spread, steps } = commonMedians([run([[9, 1, 3]]), run([[9, 5, 7, 9]], 10)]);
+  expect([medianMs, steps]).toEqual([[2, 7], null]);
+  expect(spread.map((of) => of?.steps)).toEqual([2, 3]);
 });

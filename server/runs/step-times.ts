@@ -30,10 +30,19 @@ export class StepTimes {
   }
 }
 
+/** The quickest and the slowest of some steps. */
+export interface StepSpread {
+  readonly minMs: number;
+  readonly maxMs: number;
+  readonly steps: number;
+}
+
 /** Medians over the steps that all runs have which have any. */
 export interface CommonMedians {
   /** By run; null where it has none of these steps. */
   readonly medianMs: readonly (number | null)[];
+  /** By run: how far its steps lie apart, and how many they are. */
+  readonly spread: readonly (StepSpread | null)[];
   /** The steps; null when there are none, and each median is over the run's own steps. */
   readonly steps: { readonly first: number; readonly last: number; readonly count: number } | null;
 }
@@ -43,15 +52,23 @@ export function commonMedians(runs: readonly StepTimes[]): CommonMedians {
   const timed = runs.map(({ byStep }) => byStep).filter(({ size }) => size > 0);
   const [fewest, ...others] = [...timed].sort((a, b) => a.size - b.size);
   const common = fewest ? [...fewest.keys()].filter((step) => others.every((other) => other.has(step))) : [];
-  if (common.length === 0) return { medianMs: runs.map(({ byStep }) => median([...byStep.values()])), steps: null };
+  const ofRuns = runs.map(({ byStep }) =>
+    common.length === 0 ? [...byStep.values()] : common.flatMap((step) => byStep.get(step) ?? []),
+  );
   return {
-    medianMs: runs.map(({ byStep }) => median(common.flatMap((step) => byStep.get(step) ?? []))),
-    steps: {
-      first: common.reduce((a, b) => Math.min(a, b)),
-      last: common.reduce((a, b) => Math.max(a, b)),
-      count: common.length,
-    },
+    medianMs: ofRuns.map(median),
+    spread: ofRuns.map(spreadOf),
+    steps:
+      common.length === 0 ? null : { first: common.reduce(least), last: common.reduce(most), count: common.length },
   };
+}
+
+const least = (a: number, b: number) => Math.min(a, b);
+const most = (a: number, b: number) => Math.max(a, b);
+
+function spreadOf(values: readonly number[]): StepSpread | null {
+  if (values.length === 0) return null;
+  return { minMs: values.reduce(least), maxMs: values.reduce(most), steps: values.length };
 }
 
 function median(values: readonly number[]): number | null {

@@ -1,7 +1,8 @@
 import Link from 'next/link';
 import type { Run } from '../../../server/contract.ts';
 import { continueUrl } from '../../_lib/continue-url.ts';
-import { formatBytes, formatCount, formatExactBytes } from '../../_lib/format.ts';
+import { formatBytes, formatExactBytes } from '../../_lib/format.ts';
+import { afterSteps } from '../../_lib/step-words.ts';
 import { CheckpointDownloads } from '../checkpoint/checkpoint-downloads.tsx';
 import { ButtonLink } from '../ui/button.tsx';
 import { CopyButton } from '../ui/copy-button.tsx';
@@ -32,7 +33,7 @@ export function Checkpoints({ run }: { run: Run }) {
                     {checkpoint.name}
                   </Link>
                   <p className="text-xs text-faint">
-                    step {formatCount(checkpoint.step)} · {checkpoint.format} ·{' '}
+                    {afterSteps(checkpoint.step)} · {checkpoint.format} ·{' '}
                     <span title={formatExactBytes(checkpoint.bytes)}>{formatBytes(checkpoint.bytes)}</span>
                   </p>
                 </div>

@@ -1,6 +1,7 @@
 import type { RunError } from '../../../engine/trainer/events.ts';
 import type { Run } from '../../../server/contract.ts';
 import { formatBytes } from '../../_lib/format.ts';
+import { stepName } from '../../_lib/step-words.ts';
 import { ButtonLink } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
@@ -27,7 +28,7 @@ const WAYS_OUT: Readonly<Record<string, string>> = {
 
 /** Why a run failed, where, and the way out. */
 export function ErrorPanel({ run, error }: { run: Run; error: RunError }) {
-  const where = [error.rank === null ? '' : `rank ${error.rank}`, error.step === null ? '' : `step ${error.step}`]
+  const where = [error.rank === null ? '' : `rank ${error.rank}`, error.step === null ? '' : stepName(error.step)]
     .filter(Boolean)
     .join(', ');
   return (

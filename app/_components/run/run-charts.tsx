@@ -12,6 +12,7 @@ import {
 } from '../../_lib/chart-data.ts';
 import { formatBytes, formatLoss, formatMs } from '../../_lib/format.ts';
 import type { RankColumns, RunLog } from '../../_lib/run-log.ts';
+import { stepName } from '../../_lib/step-words.ts';
 import { Chart, type ChartLevel, type ChartSeries } from '../charts/chart.tsx';
 
 interface RunChartProps {
@@ -22,8 +23,7 @@ interface RunChartProps {
 }
 
 const rankColour = (rank: number) => `var(--run-${(rank % 8) + 1})`;
-const stepAt = (x: readonly number[]) => (i: number) =>
-  x[i] === undefined ? '' : `step ${x[i].toLocaleString('en-US')}`;
+const stepAt = (x: readonly number[]) => (i: number) => (x[i] === undefined ? '' : stepName(x[i]));
 
 function columnsOf(log: RunLog, ranks: readonly number[]): [number, RankColumns][] {
   return ranks.flatMap((rank) => {
@@ -80,7 +80,7 @@ export function LossChart({ log, version, ranks, empty }: RunChartProps & { rank
       />
       {words.length ? (
         <p className="mt-1.5 text-xs text-bad">
-          {words.map(({ step, rank, word }) => `${word} at step ${step}, rank ${rank}`).join(' · ')}
+          {words.map(({ step, rank, word }) => `${word} at ${stepName(step)}, rank ${rank}`).join(' · ')}
         </p>
       ) : null}
     </>
@@ -204,5 +204,5 @@ export function summaryOf(
     const value = values.at(-1);
     return `${label} ${value === null || value === undefined ? 'no number' : format(value)}`;
   });
-  return `${what} over ${counted(x.length, 'step')}. At step ${x.at(-1)}: ${last.join(', ')}.`;
+  return `${what} over ${counted(x.length, 'step')}. At ${stepName(x[x.length - 1])}: ${last.join(', ')}.`;
 }

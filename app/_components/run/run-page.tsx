@@ -22,6 +22,7 @@ import {
 import { useRunColours } from '../../_lib/run-colours.ts';
 import type { RunLog } from '../../_lib/run-log.ts';
 import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
+import { stepsDone } from '../../_lib/step-words.ts';
 import { useNow } from '../../_lib/use-now.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { useRun } from '../../_lib/use-runs.ts';
@@ -163,9 +164,7 @@ function Header({ run, log }: { run: Run; log: RunLog | null }) {
             colour={progressColour(run.state)}
           />
           <p className="mt-1.5 flex justify-between text-xs text-muted">
-            <span>
-              step {formatCount(run.stepsDone)} of {formatCount(run.steps)}
-            </span>
+            <span>{stepsDone(run.stepsDone, run.steps)}</span>
             <span data-testid="time-left">{left === null ? '' : `about ${formatDuration(left)} left`}</span>
           </p>
         </div>

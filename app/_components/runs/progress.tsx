@@ -1,5 +1,6 @@
 import type { RunState } from '../../../server/contract.ts';
 import { formatCount } from '../../_lib/format.ts';
+import { stepsDone } from '../../_lib/step-words.ts';
 
 /** The bar's colour tells how it ended; while it goes on it has the accent's. */
 export function progressColour(state: RunState): string | undefined {
@@ -27,7 +28,7 @@ export function Progress(props: {
         aria-valuemin={0}
         aria-valuemax={of}
         aria-valuenow={done}
-        aria-valuetext={`step ${done} of ${of}`}
+        aria-valuetext={stepsDone(done, of)}
         className={`min-w-12 flex-1 overflow-hidden rounded-full bg-[light-dark(#e3e5ec,#262a33)] ${props.tall ? 'h-2' : 'h-1.5'}`}
       >
         <svg width="100%" height="100%" aria-hidden="true" preserveAspectRatio="none" className="block">

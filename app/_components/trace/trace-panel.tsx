@@ -8,6 +8,7 @@ import type { Run } from '../../../server/contract.ts';
 import { getTrace, listTraces, traceDownloadUrl, traceRun } from '../../_lib/api.ts';
 import { CATEGORY_LOOKS } from '../../_lib/categories.ts';
 import { formatCount, formatMs } from '../../_lib/format.ts';
+import { stepName } from '../../_lib/step-words.ts';
 import { type Share, STEP_LOOKS, sharesOf } from '../../_lib/trace-layout.ts';
 import { ChartNoteText } from '../charts/chart-note.tsx';
 import { isActive } from '../runs/state-chip.tsx';
@@ -51,15 +52,13 @@ export function TracePanel({ run }: { run: Run }) {
     <section className="panel min-w-0 p-4 sm:p-5" aria-label="Trace of a step">
       <div className="flex flex-wrap items-center gap-2">
         <div className="mr-auto min-w-0">
-          <h2 className="font-semibold">
-            {step === undefined ? 'Trace of a step' : `Trace of step ${formatCount(step)}`}
-          </h2>
+          <h2 className="font-semibold">{step === undefined ? 'Trace of a step' : `Trace of ${stepName(step)}`}</h2>
           <ChartNoteText />
         </div>
         {steps.length > 1 ? (
           <Segmented
             label="Step to show"
-            segments={steps.slice(-5).map((value) => ({ value, label: `step ${formatCount(value)}` }))}
+            segments={steps.slice(-5).map((value) => ({ value, label: stepName(value) }))}
             value={step ?? steps[0]}
             onChange={setChosen}
           />

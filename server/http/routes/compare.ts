@@ -23,7 +23,7 @@ export function compareRoutes({ store }: Services): Route[] {
         const rows = await Promise.all(ids.map((id) => store.get(id)));
         const read: Awaited<ReturnType<typeof readSteps>>[] = [];
         for (const row of rows) read.push(await readSteps(store, row));
-        const { medianMs, steps } = commonMedians(read.map(({ times }) => times));
+        const { medianMs, spread, steps } = commonMedians(read.map(({ times }) => times));
         const runs = rows.map((row, i): Comparison['runs'][number] => {
           const run = toSummary(row);
           return {
@@ -33,8 +33,10 @@ export function compareRoutes({ store }: Services): Route[] {
             liveBytes: row.liveBytes === null ? null : Number(row.liveBytes),
             byCategory: byCategoryOf(row),
             iterationMs: medianMs[i],
+            iterationSpread: spread[i],
             lossMeans: read[i].losses,
             lossStride: read[i].stride,
+            lossFrom: read[i].from,
           };
         });
         const body: Comparison = {
@@ -55,6 +57,7 @@ export function compareRoutes({ store }: Services): Route[] {
 async function readSteps(store: RunStore, row: RunRow) {
   const stride = Math.max(1, Math.ceil(row.stepsDone / MAX_POINTS));
   const losses: WireNumber[] = [];
+  let from: number | null = null;
   const times = new StepTimes(configOf(row).devices);
   let last = -1;
   for await (const event of store.eventsAfter(row.id, 0)) {
@@ -62,7 +65,9 @@ async function readSteps(store: RunStore, row: RunRow) {
     times.add(event);
     if (event.step <= last) continue;
     last = event.step;
-    if (event.step % stride === 0) losses.push(event.lossMean);
+    if (event.step % stride !== 0) continue;
+    from ??= event.step;
+    losses.push(event.lossMean);
   }
-  return { stride, losses, times };
+  return { stride, losses, from: from ?? 0, times };
 }
