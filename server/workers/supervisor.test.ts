@@ -176,6 +176,16 @@ describe('launchRun', () => {
     expect(events.filter(({ event }) => event === 'step')).toEqual([]);
   });
 
+  it('ends at once what has started and made no step, and says so', async () => {
+    const { run, events } = launch('eager', { patience: { stopMs: 600_000, killMs: 600_000 } });
+    while (!events.some(({ event }) => event === 'start')) await new Promise((resolve) => setTimeout(resolve, 10));
+    run.stop();
+    const end = await run.done;
+    expect([end.status, end.error, end.checkpoints]).toEqual(['stopped', undefined, []]);
+    const lines = events.flatMap((event) => (event.event === 'log' ? [event.line] : []));
+    expect(lines).toEqual(['Stopped by request before its first step.']);
+  });
+
   it('ends at once what has not begun, and says so', async () => {
     const { run, events } = launch('mute', {
       patience: { stopMs: 600_000, killMs: 600_000, firstHeartbeatMs: 600_000 },

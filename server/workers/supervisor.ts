@@ -167,7 +167,7 @@ class Supervision {
     if (this.#stopping !== 'no') return;
     this.#stopping = 'asked';
     // Nothing is trained yet, so there is nothing to save and nothing to wait for.
-    if (this.#held !== null) {
+    if (this.#firstStep === null) {
       this.#options.onEvent({ event: 'log', rank: null, line: 'Stopped by request before its first step.' });
       for (const worker of this.#workers) this.#signal(worker, 'SIGKILL');
     } else {
@@ -447,7 +447,7 @@ class Supervision {
     const cause = this.#errors.find(({ echo }) => !echo) ?? this.#errors[0];
     if (cause) return { ...common, status: 'failed', error: cause.error };
     const finished = this.#workers.length > 0 && this.#workers.every(({ result }) => result?.status === 'finished');
-    if (this.#held === null && this.#workers.some(({ result }) => result === null))
+    if (this.#firstStep !== null && this.#workers.some(({ result }) => result === null))
       this.#options.onEvent({
         event: 'log',
         rank: null,
