@@ -212,7 +212,7 @@ function announce(
     params,
     world,
     adapters: [...adapters],
-    predicted: { peakBytes, liveBytes, byCategory, estimateMs, boundBy },
+    predicted: { peakBytes, liveBytes, byCategory, estimateMs, boundBy, calibrated: profile.calibrated === true },
     ...(profile.variants && Object.keys(profile.variants).length > 0 && { variants: { ...profile.variants } }),
   });
   const log = (line: string) => hooks.emit({ event: 'log', rank: null, line });

@@ -42,6 +42,8 @@ export const StartEvent = z.strictObject({
     byCategory,
     estimateMs: z.number().nullable().optional(),
     boundBy: z.enum(RESOURCES).optional(),
+    /** Whether the estimate is by rates that were measured on the adapter. */
+    calibrated: z.boolean().optional(),
   }),
   /** Kernel variants that a tuner chose, by class of shapes; left out where all are the defaults. */
   variants: z.record(z.string(), z.string()).optional(),
