@@ -1,7 +1,6 @@
 // One process of `npm run bench -- checkpoint`: says that it is ready, does one thing when a line comes, and says how it went.
 import { createWriteStream } from 'node:fs';
 import { open } from 'node:fs/promises';
-import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { contentTree } from '../engine/checkpoint/checkpoint-content.ts';
 import { writeWeights } from '../engine/checkpoint/convert-checkpoint.ts';
@@ -18,7 +17,7 @@ import { inspectCheckpoint } from '../engine/node/inspect-checkpoint.ts';
 import { createFileSink } from '../engine/node/whole-file.ts';
 import { convertedFile } from '../server/checkpoints/converted-file.ts';
 import { folderArchive } from '../server/checkpoints/folder-archive.ts';
-import { importArchive } from '../server/checkpoints/import-checkpoint.ts';
+import { importCheckpoint } from '../server/checkpoints/import-checkpoint.ts';
 import { noiseContent } from './checkpoint-noise.ts';
 import { beginPeak, peakGrowthBytes } from './peak-memory.ts';
 
@@ -120,7 +119,10 @@ async function work(): Promise<WorkResult['part']> {
     await pipeline(archive.read(0, archive.bytes - 1), createWriteStream('/dev/null'));
   } else if (action === 'import') {
     const archive = await folderArchive(path);
-    await importArchive(archive.read(0, archive.bytes - 1), to, join(to, 'draft'), 'imported', archive.bytes);
+    const source = archive.read(0, archive.bytes - 1);
+    const signal = new AbortController().signal;
+    const called = { brought: 'imported.tar', name: 'imported.tar' };
+    await importCheckpoint({ ...called, source, maxBytes: archive.bytes, signal }, to);
   } else if (action === 'save sharded') {
     const { file, result } = await writeFolderFile(path, rankFileName(rank), (sink) =>
       writeRankFile(content!, rank, ranks, 'bench', sink),

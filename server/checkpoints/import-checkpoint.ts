@@ -1,53 +1,119 @@
-import { lstat, rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { lstat, open, rename } from 'node:fs/promises';
+import { extname, join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import { commitCheckpointFolder } from '../../engine/node/checkpoint-folder.ts';
-import { openCheckpointPath } from '../../engine/node/checkpoint-path.ts';
+import { absent, DIGEST_SUFFIX, writeSynced } from '../../engine/node/file-bytes.ts';
+import { freeName, withoutEnding } from './checkpoint-names.ts';
+import { type ReadingBounds, verifyInProcess } from './checkpoint-process.ts';
+import { inDraft, placeDraft } from './draft.ts';
 import { unpackArchive } from './unpack-archive.ts';
 
-/** Reads a checkpoint once, by what its format has to check. Throws 'bad-file' or 'refused-global'; nothing is executed. */
-export async function verifyBroughtCheckpoint(path: string): Promise<void> {
-  const { checkpoint, close } = await openCheckpointPath(path);
-  try {
-    await checkpoint.verify();
-  } finally {
-    await close();
-  }
+/** What a person brings. */
+export interface Arrival {
+  readonly source: AsyncIterable<Buffer>;
+  /** As the person calls it, and as it may be called here. */
+  readonly brought: string;
+  readonly name: string;
+  readonly maxBytes: number;
+  /** Aborts when the person goes away. */
+  readonly signal: AbortSignal;
+  readonly bounds?: ReadingBounds;
+}
+
+export interface Arrived {
+  readonly name: string;
+  readonly bytes: number;
+  /** Of the file, or of a folder's list of digests. */
+  readonly sha256: string;
 }
 
 /**
- * Brings a checkpoint folder, sent as a tar, into `folder` under `stem` or the next free name. It appears when it is whole,
- * on disk and verified, or not at all. Returns its name, and its size and digest as a checkpoint of ours has them.
+ * Brings a checkpoint into `uploads`, a file or, as a tar, a folder. It appears when it is whole, on disk and read through in
+ * a process of its own, with its digests beside it; or not at all. A file that is there already keeps its name, other
+ * content of the name gets a part of its digest into its own; a folder gets the next free name.
  */
-export async function importArchive(
-  source: AsyncIterable<Buffer>,
-  folder: string,
-  draft: string,
-  stem: string,
-  maxBytes: number,
-): Promise<{ readonly name: string; readonly bytes: number; readonly sha256: string }> {
-  try {
-    const { files, digests } = await unpackArchive(source, draft, maxBytes);
-    for (const { name, sha256 } of digests ? files : []) {
-      if (digests?.get(name) !== sha256)
-        throw new StudioError('bad-file', `${name} in the archive is not what its list of digests says.`);
+export function importCheckpoint(arrival: Arrival, uploads: string): Promise<Arrived> {
+  return extname(arrival.name) === '.tar' ? importArchive(arrival, uploads) : importFile(arrival, uploads);
+}
+
+async function importFile({ source, brought, name, maxBytes, ...reading }: Arrival, uploads: string): Promise<Arrived> {
+  return inDraft(uploads, brought, async (draft) => {
+    const { bytes, sha256 } = await receiveFile(source, draft.arriving, maxBytes);
+    await verifyArrival(draft.arriving, reading);
+    const stem = withoutEnding(name);
+    const other = `${stem}-${sha256.slice(0, 8)}${name.slice(stem.length)}`;
+    for (const candidate of [name, other]) {
+      const there = await lstat(join(uploads, candidate)).catch(absent);
+      if (there?.isFile() && (await digestOf(join(uploads, candidate))) === sha256)
+        return { name: candidate, bytes, sha256 };
+      if (there) continue;
+      await writeSynced(join(draft.folder, `${candidate}${DIGEST_SUFFIX}`), `${sha256}  ${candidate}\n`);
+      await rename(draft.arriving, join(draft.folder, candidate));
+      await placeDraft(draft, candidate, uploads);
+      return { name: candidate, bytes, sha256 };
+    }
+    throw new StudioError('conflict', `There is another file ${name} already. Give yours another name.`);
+  });
+}
+
+async function importArchive(
+  { source, brought, name, maxBytes, ...reading }: Arrival,
+  uploads: string,
+): Promise<Arrived> {
+  return inDraft(uploads, brought, async (draft) => {
+    const { files, digests } = await unpackArchive(source, draft.arriving, maxBytes);
+    for (const { name: file, sha256 } of digests ? files : []) {
+      if (digests?.get(file) !== sha256)
+        throw new StudioError('bad-file', `${file} in the archive is not what its list of digests says.`);
     }
     if (digests && digests.size !== files.length)
       throw new StudioError('bad-file', 'The archive lacks files that are on its list of digests.');
-    await verifyBroughtCheckpoint(draft);
-    const name = await freeName(folder, stem);
-    const { bytes, sha256 } = await commitCheckpointFolder(draft, join(folder, name), files);
-    return { name, bytes, sha256 };
+    await verifyArrival(draft.arriving, reading);
+    const placed = await freeName(uploads, name.slice(0, -'.tar'.length), '');
+    const { bytes, sha256 } = await commitCheckpointFolder(draft.arriving, join(draft.folder, placed), files);
+    await placeDraft(draft, placed, uploads);
+    return { name: placed, bytes, sha256 };
+  });
+}
+
+/** Reads it through apart from the server, by what its format has to check. Throws what is wrong; nothing is executed. */
+async function verifyArrival(path: string, { signal, bounds }: Pick<Arrival, 'signal' | 'bounds'>): Promise<void> {
+  for await (const line of verifyInProcess(path, signal, bounds)) {
+    if (line.type === 'failed') throw new StudioError(line.error.code as StudioError['code'], line.error.message);
+    if (line.type === 'verified') return;
+  }
+  throw Object.assign(new Error('The person who brought it went away.'), { code: 'ABORT_ERR' });
+}
+
+/** Writes what comes to `path`, safely on disk when this returns. Throws `too-large`, and 'bad-file' for nothing. */
+export async function receiveFile(
+  source: AsyncIterable<Buffer>,
+  path: string,
+  maxBytes: number,
+): Promise<{ readonly bytes: number; readonly sha256: string }> {
+  const file = await open(path, 'wx', 0o600);
+  try {
+    const hash = createHash('sha256');
+    let bytes = 0;
+    for await (const part of source) {
+      bytes += part.length;
+      if (bytes > maxBytes) throw new StudioError('too-large', `The file has more than ${maxBytes} bytes.`);
+      hash.update(part);
+      await file.writeFile(part);
+    }
+    if (bytes === 0) throw new StudioError('bad-file', 'The file is empty.');
+    await file.sync();
+    return { bytes, sha256: hash.digest('hex') };
   } finally {
-    await rm(draft, { recursive: true, force: true });
+    await file.close();
   }
 }
 
-async function freeName(folder: string, stem: string): Promise<string> {
-  for (let number = 1; number < 10_000; number++) {
-    const name = number === 1 ? stem : `${stem}-${number}`;
-    const there = await lstat(join(folder, name)).catch(() => null);
-    if (!there) return name;
-  }
-  throw new StudioError('conflict', `There are too many checkpoints called ${stem}. Give yours another name.`);
+/** The sha256 of a file that is there already. */
+export async function digestOf(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const part of createReadStream(path)) hash.update(part as Buffer);
+  return hash.digest('hex');
 }

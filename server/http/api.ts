@@ -1,9 +1,11 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
 import { StudioError } from '../../engine/errors.ts';
+import { BroughtCheckpoints } from '../checkpoints/brought-checkpoints.ts';
 import { answerFor } from './errors.ts';
 import { DATA_POLICY } from './headers.ts';
 import { matchRoute, type Route } from './router.ts';
+import { checkpointPlaces } from './routes/checkpoint-places.ts';
 import { checkpointRoutes } from './routes/checkpoints.ts';
 import { compareRoutes } from './routes/compare.ts';
 import { corpusRoutes } from './routes/corpora.ts';
@@ -19,13 +21,15 @@ const PREFIX = '/api/v1';
 
 /** Every address below /api/v1. */
 export function apiRoutes(services: Services): Route[] {
+  const brought = new BroughtCheckpoints(services.folder);
+  const places = checkpointPlaces(services, brought);
   return [
     ...machineRoutes(services),
     ...runRoutes(services),
     ...eventRoutes(services),
     ...compareRoutes(services),
-    ...checkpointRoutes(services),
-    ...sampleRoutes(services),
+    ...checkpointRoutes(services, brought, places),
+    ...sampleRoutes(services, places),
     ...traceRoutes(services),
     ...corpusRoutes(services),
     ...fileRoutes(services),

@@ -8,7 +8,8 @@ export interface FileAnswer {
   readonly path: string;
   /** As the browser saves it. */
   readonly name: string;
-  readonly sha256: string;
+  /** Changes when the bytes do. */
+  readonly etag: string;
 }
 
 /** Bytes to be saved by the browser, whose number is known before the first is there. */
@@ -28,7 +29,7 @@ export async function sendFile(request: IncomingMessage, response: ServerRespons
   try {
     const { size } = await handle.stat();
     const read = (start: number, end: number) => handle.createReadStream({ start, end, autoClose: false });
-    await sendDownload(request, response, { name: file.name, bytes: size, etag: file.sha256, read, ranges: true });
+    await sendDownload(request, response, { name: file.name, bytes: size, etag: file.etag, read, ranges: true });
   } finally {
     await handle.close();
   }

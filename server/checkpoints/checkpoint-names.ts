@@ -1,0 +1,39 @@
+import { lstat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { StudioError } from '../../engine/errors.ts';
+import { absent } from '../../engine/node/file-bytes.ts';
+import type { CheckpointKind } from '../contract.ts';
+
+/** What a brought file may end in; a folder has no ending. */
+export const CHECKPOINT_ENDINGS: readonly string[] = ['.safetensors', '.pt', '.pth', '.ckpt', '.bin'];
+
+/** What a file of each form ends in. */
+export const ENDING_OF: Readonly<Record<CheckpointKind, string>> = {
+  full: '.ckpt',
+  safetensors: '.safetensors',
+  sharded: '',
+};
+
+/** A name without the ending that says its form. */
+export function withoutEnding(name: string): string {
+  const ending = CHECKPOINT_ENDINGS.find((each) => name.toLowerCase().endsWith(each)) ?? '';
+  return name.slice(0, name.length - ending.length);
+}
+
+/** A stem as it may stand in a folder of ours: letters, digits and `._-`, at most 60, hidden from nobody. */
+export function safeStem(text: string, fallback: string): string {
+  const stem = text
+    .replaceAll(/[^\p{L}\p{N}._-]+/gu, '-')
+    .replace(/^[.-]+/, '')
+    .slice(0, 60);
+  return stem || fallback;
+}
+
+/** The name, or the first of name-2, name-3, … that nothing has in `folder`. Throws `conflict` after ten thousand. */
+export async function freeName(folder: string, stem: string, ending: string): Promise<string> {
+  for (let number = 1; number < 10_000; number++) {
+    const name = `${stem}${number === 1 ? '' : `-${number}`}${ending}`;
+    if ((await lstat(join(folder, name)).catch(absent)) === null) return name;
+  }
+  throw new StudioError('conflict', `There are too many checkpoints called ${stem}. Give yours another name.`);
+}
