@@ -626,6 +626,12 @@ class TrainingStep {
       copy.then(heard, () => undefined);
       const { submitted, done } = await this.done.orFailure(copy);
       before = submitted;
+      // What a publication read on the device may be taken once its commands are submitted: the queue keeps their order.
+      if (step.action.type === 'publish')
+        submitted.then(
+          () => this.markDone(step),
+          () => undefined,
+        );
       const ended = done.then(() => this.mark(step));
       underWay.set(step, ended);
       // What follows may wait for this very step: its failure must end that wait.

@@ -95,8 +95,9 @@ class Lanes {
   private readonly endSeconds: number[] = [];
   /** When each staging slot may be used again. */
   private readonly slots = new Map<number, Moment>();
-  /** For each collect, this rank's publication of the region before it. */
+  /** For each collect, this rank's publication of the region before it, and when peers can read each publication. */
   private readonly publicationOf = new Map<number, number>();
+  private readonly published: (Moment | undefined)[] = [];
   /** The end of all that the host lane has copied so far, and what it is still to copy. */
   private copied = START;
   private readonly leaving: Leaving[] = [];
@@ -158,7 +159,7 @@ class Lanes {
       if ('staging' in action && this.leaving.some(({ slot }) => slot === action.staging.tensor)) return undefined;
       if (waits.some((wait) => !this.done[wait])) return undefined;
       const own = this.publicationOf.get(id);
-      if (own !== undefined && !this.done[own]) return undefined;
+      if (own !== undefined && !this.published[own]) return undefined;
     }
     const ready = this.readyFor(steps);
     const [{ action }] = steps;
@@ -175,7 +176,7 @@ class Lanes {
       this.lanes[lane],
       ...waits,
       slot,
-      own === undefined ? undefined : this.done[own],
+      own === undefined ? undefined : this.published[own],
       isAlone(action) ? this.copied : undefined,
     );
   }
@@ -201,15 +202,16 @@ class Lanes {
       const mapped = this.toSlot(this.onDevice(submitted, this.kernels(pack)), bytes);
       this.leaving.push({ step, begin, mapped, slot: action.staging.tensor, bytes });
       this.lanes[step.lane] = submitted;
+      if (action.type === 'publish') this.done[step.id] = submitted;
       return;
     }
-    const { done, end = done, laneFree = done } = this.transferred(step.action, begin);
+    const { done, end = done, laneFree = done } = this.transferred(step, begin);
     this.lanes[step.lane] = laneFree;
     this.finish(step, { done, begin, end });
   }
 
   /** `done`: others need not wait any more; `end`: its work is over; `laneFree`: its lane goes on. */
-  private transferred(action: Action, begin: Moment): { done: Moment; end?: Moment; laneFree?: Moment } {
+  private transferred({ id, action }: Step, begin: Moment): { done: Moment; end?: Moment; laneFree?: Moment } {
     switch (action.type) {
       case 'collect':
       case 'fetch': {
@@ -224,6 +226,9 @@ class Lanes {
         return { done: this.toSlot(this.encode(begin, 1), action.control.bytes) };
       case 'feed':
         return { done: this.encode(begin, action.inputs.length + action.targets.length + 1) };
+      case 'announce':
+        this.published[id] = begin;
+        return { done: begin };
       default:
         return { done: begin };
     }
@@ -237,7 +242,8 @@ class Lanes {
     this.copied = latest(this.copied, done);
     this.slots.set(out.slot, done);
     this.leaving.splice(this.leaving.indexOf(out), 1);
-    this.finish(out.step, { done, begin: out.begin, end: done });
+    this.published[out.step.id] = done;
+    this.finish(out.step, { done: this.done[out.step.id] ?? done, begin: out.begin, end: done });
   }
 
   private finish({ id }: Step, { done, begin, end }: { done: Moment; begin: Moment; end: Moment }): void {
