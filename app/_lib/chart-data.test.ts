@@ -6,6 +6,7 @@ import {
   nonFiniteLosses,
   scaleAfterFirst,
   stack,
+  stepTimesOf,
   unionOfSteps,
 } from './chart-data.ts';
 import { appendEvents, emptyRunLog, type SequencedEvent } from './run-log.ts';
@@ -100,4 +101,22 @@ describe('what charts draw', () => {
     expect(scaleAfterFirst([[900, 100]])).toBeNull();
     expect(scaleAfterFirst([])).toBeNull();
   });
+});
+
+it('times each whole step by its slowest rank, the first apart', () => {
+  const log = emptyRunLog();
+  expect(stepTimesOf(log)).toBeNull();
+  const timed = (seq: number, rank: number, number: number, iterationMs: number) => ({
+    ...step(seq, rank, number, 4, 1, 1),
+    iterationMs,
+  });
+  // Step 3 is still going on rank 1.
+  const times = [
+    [900, 10, 30, 5],
+    [800, 20, 10],
+  ];
+  let seq = 0;
+  for (const [rank, of] of times.entries())
+    for (const [number, ms] of of.entries()) appendEvents(log, [timed(++seq, rank, number, ms) as SequencedEvent]);
+  expect(stepTimesOf(log)).toEqual({ medianMs: 25, minMs: 20, maxMs: 30, steps: 2 });
 });

@@ -71,6 +71,32 @@ export function median(values: readonly number[]): number | null {
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
+/** The middle, the least and the most of a run's step times, each that of the slowest rank. */
+export interface StepTimes {
+  readonly medianMs: number;
+  readonly minMs: number;
+  readonly maxMs: number;
+  readonly steps: number;
+}
+
+/**
+ * Over the steps that all ranks of the log have, but its first, which pays for what is made once; null while there is none.
+ */
+export function stepTimesOf(log: RunLog): StepTimes | null {
+  const [first, ...others] = [...log.ranks.values()];
+  if (!first) return null;
+  const byStep = others.map(({ step, iterationMs }) => new Map(step.map((of, i) => [of, iterationMs[i]] as const)));
+  const slowest = first.step.slice(1).flatMap((step, i) => {
+    const ofRanks = [first.iterationMs[i + 1], ...byStep.map((times) => times.get(step) ?? Number.NaN)];
+    const ms = Math.max(...ofRanks);
+    return Number.isNaN(ms) ? [] : [ms];
+  });
+  const medianMs = median(slowest);
+  if (medianMs === null) return null;
+  const [minMs, maxMs] = [Math.min, Math.max].map((pick) => slowest.reduce((a, b) => pick(a, b)));
+  return { medianMs, minMs, maxMs, steps: slowest.length };
+}
+
 /** The rank that had most reserved, with its fullest step's live bytes by category. */
 export function fullestRank(
   log: RunLog,

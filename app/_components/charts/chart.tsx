@@ -24,13 +24,11 @@ export interface ChartSeries {
   readonly quiet?: boolean;
 }
 
-/** A value drawn across the whole chart. */
+/** A value drawn as a dashed line across the whole chart, and named below it: a name on the chart would lie over the rest. */
 export interface ChartLevel {
   readonly value: number;
   readonly label: string;
   readonly colour: string;
-  /** Its label stands under it, not over it. */
-  readonly below?: boolean;
 }
 
 /** A part of the x axis with a name: a phase. */
@@ -49,6 +47,8 @@ export interface ChartLane {
 const X_AXIS_PX = 26;
 const LANE_PX = 9;
 const LANE_GAP_PX = 3;
+/** "compute", the longest, in the lanes' font. */
+const LANE_NAME_PX = 56;
 const lanesHeightPx = (lanes: readonly ChartLane[] = []) =>
   lanes.length ? lanes.length * (LANE_PX + LANE_GAP_PX) + LANE_GAP_PX : 0;
 
@@ -175,10 +175,12 @@ export function Chart(props: ChartProps) {
   const index = hover !== null && hover < x.length ? hover : (props.restAt ?? x.length - 1);
   return (
     <figure className="min-w-0">
-      <figcaption className="mb-2 flex items-baseline gap-x-3">
+      <figcaption className="mb-2 flex flex-wrap items-baseline gap-x-3">
         <span className="shrink-0 font-semibold">{props.title}</span>
         <ChartNoteText />
-        {x.length ? <span className="min-w-0 flex-1 truncate text-xs text-faint">{props.formatX(index)}</span> : null}
+        {x.length ? (
+          <span className="min-w-0 flex-1 basis-40 truncate text-xs text-faint">{props.formatX(index)}</span>
+        ) : null}
         {zoomed ? (
           <button
             type="button"
@@ -193,9 +195,13 @@ export function Chart(props: ChartProps) {
       {x.length ? (
         <>
           <div ref={box} role="img" aria-label={props.summary} className="w-full min-w-0" />
-          {props.legend === false ? null : (
-            <Legend series={series} index={index} resting={hover === null} format={props.format} />
-          )}
+          <Legend
+            series={props.legend === false ? [] : series}
+            levels={props.levels ?? []}
+            index={index}
+            resting={hover === null}
+            format={props.format}
+          />
         </>
       ) : (
         <div className="grid place-items-center rounded-lg border border-dashed border-line text-faint" data-empty>
@@ -208,15 +214,18 @@ export function Chart(props: ChartProps) {
 
 function Legend({
   series,
+  levels,
   index,
   resting,
   format,
 }: {
   series: readonly ChartSeries[];
+  levels: readonly ChartLevel[];
   index: number;
   resting: boolean;
   format: (value: number) => string;
 }) {
+  if (!series.length && !levels.length) return null;
   return (
     <ul className="mt-1.5 flex flex-wrap gap-x-3.5 gap-y-1 text-xs">
       {series
@@ -232,6 +241,14 @@ function Legend({
             </li>
           );
         })}
+      {levels.map(({ label, colour }) => (
+        <li key={label} className="flex items-center gap-1.5 whitespace-nowrap text-muted">
+          <svg viewBox="0 0 14 8" className="h-2 w-3.5 shrink-0" aria-hidden="true">
+            <line x1="0" x2="14" y1="4" y2="4" stroke={colour} strokeWidth="1.5" strokeDasharray="4 2" />
+          </svg>
+          {label}
+        </li>
+      ))}
     </ul>
   );
 }
@@ -251,7 +268,7 @@ function options(
     resolved.set(css, known);
     return known;
   };
-  const [faint, line, panel, ink] = ['var(--faint)', 'var(--line)', 'var(--panel)', 'var(--ink)'].map(colour);
+  const [faint, line, panel] = ['var(--faint)', 'var(--line)', 'var(--panel)'].map(colour);
   const font = `11px ${getComputedStyle(element).fontFamily}`;
   const stepped = uPlot.paths.stepped?.({ align: 1 });
   const pxRatio = () => devicePixelRatio || 1;
@@ -293,7 +310,15 @@ function options(
         ticks: { show: false },
         gap: 6,
         space: 26,
-        size: (_u, values) => Math.min(92, Math.max(36, ...(values ?? []).map((v) => (v ?? '').length * 6.4 + 12))),
+        // Beside the lanes stand their names.
+        size: (_u, values) =>
+          Math.min(
+            92,
+            Math.max(
+              latest.current.lanes?.length ? LANE_NAME_PX : 36,
+              ...(values ?? []).map((v) => (v ?? '').length * 6.4 + 12),
+            ),
+          ),
         splits: (_u, _axis, min, max, increment) => niceSplits(min, max, increment, latest.current),
         values: (_u, splits) => splits.map((v) => shortTick(latest.current.format(v))),
       },
@@ -346,10 +371,9 @@ function options(
         (u) => {
           const { ctx } = u;
           ctx.save();
-          ctx.font = `${11 * pxRatio()}px ${getComputedStyle(element).fontFamily}`;
-          (latest.current.levels ?? []).forEach(({ value, label, colour: css, below }, i) => {
+          for (const { value, colour: css } of latest.current.levels ?? []) {
             const y = Math.round(u.valToPos(value, 'y', true));
-            if (y < u.bbox.top || y > u.bbox.top + u.bbox.height) return;
+            if (y < u.bbox.top || y > u.bbox.top + u.bbox.height) continue;
             ctx.strokeStyle = colour(css);
             ctx.lineWidth = 1.5 * pxRatio();
             ctx.setLineDash([5 * pxRatio(), 4 * pxRatio()]);
@@ -357,21 +381,7 @@ function options(
             ctx.moveTo(u.bbox.left, y);
             ctx.lineTo(u.bbox.left + u.bbox.width, y);
             ctx.stroke();
-            ctx.fillStyle = ink;
-            ctx.textBaseline = below || y - u.bbox.top < 18 * pxRatio() ? 'top' : 'bottom';
-            const nudge = (ctx.textBaseline === 'top' ? 3 : -3) * pxRatio();
-            // A rim of the panel's colour keeps it readable on whatever it lies.
-            ctx.setLineDash([]);
-            ctx.strokeStyle = panel;
-            ctx.lineWidth = 3 * pxRatio();
-            ctx.lineJoin = 'round';
-            // From both ends in turn, so that two levels that are close can both be read.
-            ctx.textAlign = i % 2 ? 'left' : 'right';
-            const x = i % 2 ? u.bbox.left + 4 * pxRatio() : u.bbox.left + u.bbox.width - 4 * pxRatio();
-            const at = [x, y + nudge] as const;
-            ctx.strokeText(label, ...at);
-            ctx.fillText(label, ...at);
-          });
+          }
           ctx.restore();
         },
       ],

@@ -26,10 +26,12 @@ export function Headline({ runs, labels }: { runs: readonly ComparedRun[]; label
         <Strong>{first.label}</Strong> and takes <Strong>{time}</Strong> time for a step.
       </p>
       <p className="mt-0.5 text-xs text-faint">
-        Medians; {least.spread.steps === first.spread.steps ? '' : 'each '}over {stepsOf(least.spread.steps)}
-        {least.spread.steps === first.spread.steps ? '' : ` and ${stepsOf(first.spread.steps)}`}, of {ranges[0]} and{' '}
-        {ranges[1]}
-        {overlap ? ', which overlap' : ', which do not overlap'}. <Losses runs={runs} isFinal={isFinal} />
+        {least.spread.steps === first.spread.steps
+          ? `Medians of ${stepsOf(first.spread.steps)}`
+          : `Medians of ${stepsOf(least.spread.steps)} and of ${stepsOf(first.spread.steps)}`}
+        , which took {ranges[0]} and {ranges[1]}
+        {overlap ? ': they overlap, so other steps may say otherwise. ' : '. '}
+        <Losses runs={runs} isFinal={isFinal} />
       </p>
     </div>
   );

@@ -101,7 +101,7 @@ export function PredictedMeasured(props: {
               </th>
               <Bytes value={row.planned} />
               <Bytes value={row.measured} />
-              <td className="text-right text-xs">
+              <td className="text-right text-xs whitespace-nowrap">
                 <Apart planned={row.planned} measured={row.measured} />
               </td>
             </tr>
@@ -114,7 +114,7 @@ export function PredictedMeasured(props: {
 
 function Bytes({ value }: { value: number | null }) {
   return (
-    <td className="text-right" title={value === null ? undefined : formatExactBytes(value)}>
+    <td className="text-right whitespace-nowrap" title={value === null ? undefined : formatExactBytes(value)}>
       {formatBytes(value)}
     </td>
   );

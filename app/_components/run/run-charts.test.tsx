@@ -50,9 +50,16 @@ describe('the loss of a run', () => {
 
 describe('a chart of a run over a simulated link', () => {
   it('says so beside its title', () => {
-    const chart = createElement(IterationChart, { log: logOf([step(1, 0)]), version: 1, ranks: [0], empty: '' });
+    const chart = createElement(IterationChart, {
+      log: logOf([step(1, 0)]),
+      version: 1,
+      ranks: [0],
+      empty: '',
+      predictedMs: 7,
+    });
     const noted = createElement(ChartNote, { value: 'simulated link, 5 GB/s' }, chart);
     expect(renderToStaticMarkup(noted)).toMatch(/Iteration time.*simulated link, 5 GB\/s/s);
     expect(renderToStaticMarkup(chart)).not.toContain('simulated');
+    expect(renderToStaticMarkup(chart)).toContain('predicted 7.00 ms');
   });
 });

@@ -88,7 +88,13 @@ export function LossChart({ log, version, ranks, empty }: RunChartProps & { rank
 }
 
 /** Each rank's time for a step. A first step that compiles kernels leaves the scale to the others, and is said in words. */
-export function IterationChart({ log, version, ranks, empty }: RunChartProps & { ranks: readonly number[] }) {
+export function IterationChart({
+  log,
+  version,
+  ranks,
+  empty,
+  predictedMs,
+}: RunChartProps & { ranks: readonly number[]; predictedMs: number | null }) {
   const { x, series, scale } = useMemo(() => {
     void version;
     const shown = columnsOf(log, ranks);
@@ -106,6 +112,13 @@ export function IterationChart({ log, version, ranks, empty }: RunChartProps & {
       ),
     };
   }, [log, version, ranks]);
+  const levels = useMemo(
+    (): ChartLevel[] =>
+      predictedMs === null
+        ? []
+        : [{ value: predictedMs, label: `predicted ${formatMs(predictedMs)}`, colour: 'var(--accent)' }],
+    [predictedMs],
+  );
   return (
     <Chart
       title="Iteration time"
@@ -116,6 +129,7 @@ export function IterationChart({ log, version, ranks, empty }: RunChartProps & {
       formatX={stepAt(x)}
       empty={empty}
       maxY={scale?.maxY}
+      levels={levels}
       aside={scale ? <span className="text-xs text-faint">first step {formatMs(scale.firstMs)}</span> : null}
       fromZero
     />
@@ -165,8 +179,6 @@ export function MemoryChart(
         value: predicted.liveBytes,
         label: `predicted live ${formatBytes(predicted.liveBytes)}`,
         colour: 'var(--accent)',
-        // What is reserved lies close above.
-        below: true,
       });
     if (budgetMiB)
       lines.push({

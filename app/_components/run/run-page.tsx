@@ -16,7 +16,9 @@ import {
   formatExactBytes,
   formatLoss,
   formatMs,
+  formatShortCount,
   formatTime,
+  NONE,
   timeLeftMs,
 } from '../../_lib/format.ts';
 import { useRunColours } from '../../_lib/run-colours.ts';
@@ -40,6 +42,7 @@ import { Checkpoints } from './checkpoints.tsx';
 import { ErrorPanel } from './error-panel.tsx';
 import { MemorySummary } from './memory-summary.tsx';
 import { PredictedMeasured } from './predicted-measured.tsx';
+import { PredictedTime } from './predicted-time.tsx';
 import { IterationChart, LossChart, MemoryChart } from './run-charts.tsx';
 import { RunLogView } from './run-log-view.tsx';
 
@@ -249,9 +252,16 @@ function Body({ run, followed }: { run: Run; followed: FollowedRun }) {
           <LossChart log={log} version={version} ranks={shown} empty={waiting} />
         </div>
         <div className="panel min-w-0 p-4 sm:p-5">
-          <IterationChart log={log} version={version} ranks={shown} empty={waiting} />
+          <IterationChart
+            log={log}
+            version={version}
+            ranks={shown}
+            empty={waiting}
+            predictedMs={run.predicted?.estimateMs ?? null}
+          />
         </div>
       </div>
+      <PredictedTime run={run} log={log} version={version} />
       <div className="grid gap-4 lg:grid-cols-[minmax(0,1.35fr)_minmax(0,1fr)]">
         <div className="panel min-w-0 p-4 sm:p-5">
           <MemoryChart
@@ -288,6 +298,7 @@ function Tiles({ run, log, version }: { run: Run; log: RunLog; version: number }
   const tokensPerSecond =
     first && run.iterationMs ? ((first.tokens.at(-1) ?? 0) * run.devices * 1000) / run.iterationMs : null;
   const retries = [...log.ranks.values()].reduce((sum, { allocRetries }) => sum + allocRetries, 0);
+  const estimateMs = run.predicted?.estimateMs ?? null;
   const tiles: [string, string, string?][] = [
     ['Loss', formatLoss(run.lossMean), 'mean over ranks, last step'],
     [
@@ -295,8 +306,14 @@ function Tiles({ run, log, version }: { run: Run; log: RunLog; version: number }
       formatLoss(first ? (Number.isFinite(first.gradNorm.at(-1)) ? first.gradNorm.at(-1) : null) : null),
       'before clipping',
     ],
-    ['Iteration', formatMs(run.iterationMs), 'median after the first step'],
-    ['Throughput', tokensPerSecond === null ? '–' : `${formatCount(tokensPerSecond)} tok/s`, 'all ranks'],
+    [
+      'Iteration',
+      formatMs(run.iterationMs),
+      run.iterationMs === null || estimateMs === null
+        ? 'median after the first step'
+        : `median; predicted ${formatMs(estimateMs)}`,
+    ],
+    ['Throughput', tokensPerSecond === null ? NONE : `${formatShortCount(tokensPerSecond)} tok/s`, 'all ranks'],
     [
       'Peak reserved',
       formatBytes(run.peakBytes),
@@ -315,7 +332,7 @@ function Tiles({ run, log, version }: { run: Run; log: RunLog; version: number }
       {tiles.map(([name, value, about]) => (
         <div key={name} className="bg-panel px-4 py-3 max-sm:last:col-span-2">
           <dt className="caps">{name}</dt>
-          <dd className="mt-0.5 text-xl/7 font-semibold tracking-tight">{value}</dd>
+          <dd className="mt-0.5 text-lg/7 font-semibold tracking-tight whitespace-nowrap sm:text-xl/7">{value}</dd>
           <dd className="text-2xs text-faint">{about}</dd>
         </div>
       ))}

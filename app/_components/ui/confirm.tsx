@@ -12,13 +12,19 @@ export function ConfirmButton(props: {
   text: string;
   confirm: string;
   disabled?: boolean;
+  /** The icon alone is seen. */
+  compact?: boolean;
   onConfirm: () => void;
 }) {
   return (
     <AlertDialog.Root>
-      <AlertDialog.Trigger className={buttonClass('danger')} disabled={props.disabled}>
+      <AlertDialog.Trigger
+        className={props.compact ? buttonClass('quiet', 'icon') : buttonClass('danger')}
+        disabled={props.disabled}
+        title={props.compact ? props.label : undefined}
+      >
         <Icon name={props.icon} className="size-3.5" />
-        {props.label}
+        {props.compact ? <span className="sr-only">{props.label}</span> : props.label}
       </AlertDialog.Trigger>
       <AlertDialog.Portal>
         <AlertDialog.Backdrop className="fixed inset-0 z-40 bg-black/40 transition-opacity data-[ending-style]:opacity-0 data-[starting-style]:opacity-0" />
