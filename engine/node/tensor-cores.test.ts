@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
+import { matmulNNGated } from '../ops/matmul/matmul-hidden.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import { dispatches } from '../schedule/schedule.ts';
@@ -25,6 +26,7 @@ const PARAMS: Params = {
   accumulate: 0,
   biasOffset: 0,
   relu: 0,
+  scale: 1,
 };
 
 const products: readonly (readonly [Kernel, readonly string[]])[] = [
@@ -38,6 +40,11 @@ const products: readonly (readonly [Kernel, readonly string[]])[] = [
   [matmulTN, ['a', 'b']],
   [matmulTN, ['a']],
   [matmulTN, ['b']],
+  [matmulNTBias, ['a', 'b', 'bias', 'c']],
+  [matmulNT, ['a', 'b', 'c']],
+  [matmulNN, ['b', 'c']],
+  [matmulNNGated, ['b', 'hidden']],
+  [matmulNNGated, ['a', 'b', 'c', 'hidden']],
 ];
 
 const shaders = products.flatMap(([kernel, halves]) => {

@@ -1,8 +1,9 @@
-import { packHalves } from '../ops/half/half.ts';
+import { packHalves, unpackHalves } from '../ops/half/half.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, type View, writeParams } from '../ops/kernel.ts';
 import { seededRandom } from '../ops/kernel-case.ts';
 import { matmulNN, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
+import { matmulNNGated } from '../ops/matmul/matmul-hidden.ts';
 import type { OpenDevice } from './device.ts';
 import { readMapped } from './staging.ts';
 
@@ -30,8 +31,11 @@ export function offersTensorCores({ features, info }: GPUAdapter): boolean {
   );
 }
 
-/** Largest difference of an element from the plain TypeScript, relative to it: all terms are positive. */
-const TOLERANCE = 1e-5;
+/**
+ * Largest difference of an element from the plain TypeScript, relative to it: all terms are positive. Of a result in halves:
+ * one unit in its last place, since sums that differ by less may round apart.
+ */
+const TOLERANCE = { f32: { relative: 1e-5, absolute: 0 }, f16: { relative: 2 ** -10, absolute: 2 ** -24 } } as const;
 
 /** One dispatch whose result is known. */
 interface Trial {
@@ -90,16 +94,35 @@ function productTrials(): Trial[] {
     return {
       kernel,
       halves,
-      params: { M, N, K, ...strides, aOffset: 0, bOffset: 0, cOffset: 0, accumulate: 0, biasOffset: 0, relu: 0 },
+      params: {
+        M,
+        N,
+        K,
+        ...strides,
+        aOffset: 0,
+        bOffset: 0,
+        cOffset: 0,
+        accumulate: 0,
+        biasOffset: 0,
+        relu: 0,
+        scale: 1.25,
+      },
       values: {
         a,
         b: uniform(N * K, 0.25, 1.25, random),
         c: new Float32Array(M * N),
         bias: uniform(N, 0, 1e-3, random),
+        hidden: uniform(M * N, -1, 1, random),
       },
     };
   };
-  return [trial(matmulNTBias, ['a', 'b', 'bias']), trial(matmulNN, ['b']), trial(matmulTN, ['b'])];
+  return [
+    trial(matmulNTBias, ['a', 'b', 'bias']),
+    trial(matmulNTBias, ['a', 'b', 'bias', 'c']),
+    trial(matmulNN, ['b']),
+    trial(matmulNNGated, ['b', 'hidden', 'c']),
+    trial(matmulTN, ['b']),
+  ];
 }
 
 async function problemOf(
@@ -138,12 +161,18 @@ async function problemOf(
   const readback = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
   encoder.copyBufferToBuffer(buffers[2], 0, readback, 0, size);
   device.queue.submit([encoder.finish()]);
-  const got = await guard(readMapped(readback, size, (mapped) => new Float32Array(mapped.slice().buffer)));
+  const read = await guard(readMapped(readback, size, (mapped) => mapped.slice().buffer));
   for (const buffer of [...buffers, uniform, readback]) buffer.destroy();
   kernel.run(views, params);
-  const want = views[2];
+  const { dtype } = kernel.operands[2];
+  const floats = (view: View) => (view instanceof Uint32Array ? unpackHalves(view) : view);
+  const got = floats(dtype === 'f16' ? new Uint32Array(read) : new Float32Array(read));
+  const want = floats(views[2]);
+  const tolerance = dtype === 'f16' ? TOLERANCE.f16 : TOLERANCE.f32;
   const wrong = want.findIndex((value, i) =>
-    Number.isFinite(value) ? !(Math.abs(got[i] - value) <= TOLERANCE * Math.abs(value)) : Number.isFinite(got[i]),
+    Number.isFinite(value)
+      ? !(Math.abs(got[i] - value) <= tolerance.relative * Math.abs(value) + tolerance.absolute)
+      : Number.isFinite(got[i]),
   );
   return wrong < 0 ? null : `${kernel.name} ${variant.name} makes ${got[wrong]} of what is ${want[wrong]}`;
 }

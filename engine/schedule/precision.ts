@@ -7,6 +7,8 @@ import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { packHalf } from '../ops/half/pack-half.ts';
 import { unpackHalf } from '../ops/half/unpack-half.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
+import { writingHalves } from '../ops/half/writing-halves.ts';
+import type { Kernel } from '../ops/kernel.ts';
 import {
   layerNormDropResidual,
   layerNormDropResidualHalf,
@@ -44,7 +46,8 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
 /**
  * The precision pass: parameters are read as halves, and so are activations, from the moment that they are made (so what
  * is computed again in backward is the same to the bit). Figures of a row, logits and all gradients stay float32. With
- * `tensorCores`, products large enough for them are products of halves.
+ * `tensorCores`, products large enough for them are products of halves, and kernels that can write halves do; others write
+ * float32, which a call of their own packs.
  */
 export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
   return precision.used === 'f16' ? new HalfPass(program, precision, tensorCores).run() : program;
@@ -71,6 +74,8 @@ interface HalfLife {
 class HalfPass {
   private readonly values: Value[];
   private readonly lives: ReadonlyMap<number, HalfLife>;
+  /** Ids of activations that are halves as they are made. */
+  private readonly direct: ReadonlySet<number>;
   /** The float32 forms of activations, by name and id. */
   private readonly whole = new Map<string, Value>();
 
@@ -80,7 +85,34 @@ class HalfPass {
     private readonly tensorCores: boolean,
   ) {
     this.values = [...program.values];
-    this.lives = halfLives(program.visits.flatMap((visit) => visit.calls));
+    const calls = program.visits.flatMap((visit) => visit.calls);
+    this.lives = halfLives(calls);
+    this.direct = tensorCores ? this.madeAsHalves(calls) : new Set();
+  }
+
+  /** The activations of which every call that makes a part can write halves. */
+  private madeAsHalves(calls: readonly Call[]): Set<number> {
+    const direct = new Set(this.lives.keys());
+    calls.forEach((call, position) => {
+      const reads: string[] = [];
+      const makes: { name: string; id: number }[] = [];
+      call.operands.forEach((value, i) => {
+        const { name } = call.kernel.operands[i];
+        const life = this.lives.get(value.id);
+        if (value.role === 'parameter' || (life && position > life.complete && position < life.changed))
+          reads.push(name);
+        else if (life && position <= life.complete) makes.push({ name, id: value.id });
+      });
+      for (const { name, id } of makes)
+        if (!this.kernelFor({ ...call, kernel: standIn(call.kernel) }, reads, [name])) direct.delete(id);
+    });
+    return direct;
+  }
+
+  /** The call's kernel with operands that it reads, and some that it writes, as halves; null if it cannot write them so. */
+  private kernelFor({ kernel, params }: Call, reads: readonly string[], writes: readonly string[]): Kernel | null {
+    const product = this.tensorCores ? onTensorCores(kernel, [...reads, ...writes], params) : null;
+    return product ?? writingHalves(withHalves(kernel, reads), writes, params);
   }
 
   run(): UnitProgram {
@@ -97,6 +129,7 @@ class HalfPass {
     const before: Call[] = [];
     const after: Call[] = [];
     const halves: string[] = [];
+    const written: string[] = [];
     const operands = call.operands.map((value, i) => {
       const { name, access } = call.kernel.operands[i];
       if (value.role === 'parameter') {
@@ -117,20 +150,25 @@ class HalfPass {
         halves.push(name);
         return asHalf(value);
       }
+      if (this.direct.has(value.id)) {
+        written.push(name);
+        return asHalf(value);
+      }
       const making = this.float32(value, 'making');
       if (position === life.complete)
         after.push({ ...call, kernel: packHalf, operands: [making, asHalf(value)], params: { n, xOffset: 0 } });
       return making;
     });
     const own = this.adapted(call, operands);
-    const product = this.tensorCores ? onTensorCores(own.kernel, halves, own.params) : null;
-    return [...before, { ...own, kernel: product ?? withHalves(own.kernel, halves) }, ...after];
+    const kernel = this.kernelFor(own, halves, written);
+    if (!kernel) throw new RangeError(`${call.kernel.name} does not write ${written.join(', ')} as halves`);
+    return [...before, { ...own, kernel }, ...after];
   }
 
   /** A call over these operands, with the kernel that stands in for its own in this precision. */
   private adapted(call: Call, operands: readonly Value[]): Call {
-    const rounding = ROUNDING.get(call.kernel);
-    if (rounding) return { ...call, kernel: rounding, operands };
+    const kernel = standIn(call.kernel);
+    if (kernel !== call.kernel) return { ...call, kernel, operands };
     if (!this.precision.scalesLoss || call.kernel !== crossEntropyGrad) return { ...call, operands };
     return { ...call, kernel: crossEntropyGradScaled, operands: [...operands, this.program.control] };
   }
@@ -145,6 +183,11 @@ class HalfPass {
     this.whole.set(key, made);
     return made;
   }
+}
+
+/** The kernel that goes on with a sum as it is kept. */
+function standIn(kernel: Kernel): Kernel {
+  return ROUNDING.get(kernel) ?? kernel;
 }
 
 function asHalf(value: Value): Value {

@@ -1,6 +1,6 @@
 import { dropoutFactor, dropoutMask, dropoutParams, dropoutWgsl } from '../dropout/dropout-mask.ts';
 import { halfWgsl, roundToHalf } from '../half/half.ts';
-import type { Kernel, OperandSpec } from '../kernel.ts';
+import type { Kernel, OperandSpec, TiledVariant } from '../kernel.ts';
 import { ROW_TILE_THREADS, tileSumWgsl } from '../tile-sum.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 
@@ -112,6 +112,7 @@ fn kernel(row: u32) {
 }
 `,
     tiled: {
+      special: [quadsVariant(input, rounds)],
       workgroupSize: [ROW_TILE_THREADS, 1, 1],
       workgroups: ({ R }) => foldTiles(R),
       fits: ({ D }) => D >= 64,
@@ -143,5 +144,49 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
 }
 `,
     },
+  };
+}
+
+/** vec4s of a row that a thread holds at most, from the sum until the norm is written. */
+const QUADS = 4;
+
+/** A workgroup a row, read once and 16 bytes at a time; memory bounds it. */
+function quadsVariant(input: NormInput, rounds: boolean): TiledVariant {
+  const sums = input !== 'x';
+  const drops = input === 'dropped sum';
+  const x = drops
+    ? `x[q] * vec4f(${[0, 1, 2, 3].map((c) => `dropout_factor(mask, 4u * q + ${c}u)`).join(', ')})`
+    : 'x[q]';
+  const value = sums ? `${x} + residual[q]` : x;
+  const rounded = rounds ? `vec4f(${['x', 'y', 'z', 'w'].map((c) => `ofHalf(halfOf(s.${c}))`).join(', ')})` : 's';
+  const quads = Array.from({ length: QUADS }, (_, i) => i);
+  const each = (text: (i: number) => string) =>
+    quads.map((i) => `if (index + ${i * ROW_TILE_THREADS}u < quads) { ${text(i)} }`).join('\n  ');
+  return {
+    name: 'quads',
+    vectors: ['x', 'weight', 'bias', 'y', ...(sums ? ['residual', 'sum'] : [])],
+    workgroupSize: [ROW_TILE_THREADS, 1, 1],
+    workgroups: ({ R }) => foldTiles(R),
+    fits: ({ D }) => D % 4 === 0 && D >= 64 && D <= 4 * ROW_TILE_THREADS * QUADS,
+    wgsl: `${tileIndexWgsl}${tileSumWgsl}${drops ? dropoutWgsl : ''}${rounds ? halfWgsl : ''}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let row = tileIndex(group);
+  if (row >= p.R) { return; }
+  let quads = p.D / 4u;
+  ${drops ? 'let mask = dropout_mask();' : ''}
+  var total = vec4f();
+  ${quads.map((i) => `var v${i} = vec4f();`).join(' ')}
+  ${each((i) => `let q = row * quads + index + ${i * ROW_TILE_THREADS}u; let s = ${value}; v${i} = ${rounded};${sums ? ` sum[q] = v${i};` : ''} total += v${i};`)}
+  let mean = tileSum(vec2f(total.x + total.y + total.z + total.w, 0.0), index).x / f32(p.D);
+  var squares = 0.0;
+  ${each((i) => `let deviation = v${i} - mean; squares += dot(deviation, deviation);`)}
+  let rstd = 1.0 / sqrt(tileSum(vec2f(squares, 0.0), index).x / f32(p.D) + p.eps);
+  ${each((i) => `let at = index + ${i * ROW_TILE_THREADS}u; y[row * quads + at] = (v${i} - mean) * rstd * weight[at] + bias[at];`)}
+  if (index == 0u) {
+    stats[2u * row] = mean;
+    stats[2u * row + 1u] = rstd;
+  }
+}
+`,
   };
 }

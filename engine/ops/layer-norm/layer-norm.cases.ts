@@ -20,6 +20,7 @@ const shapes: readonly (readonly [name: string, R: number, D: number, accumulate
   ['primes, added', 37, 67, 1],
   ['a workgroup and one', 65, 64, 0],
   ['wide, added', 3, 521, 1],
+  ['more quads than threads', 2, 1100, 0],
 ];
 
 const drop = { dropout: 0.2, seed: 42, site: 3, rank: 1 };

@@ -5,10 +5,13 @@ import type { MatmulLayout } from './matmul-wgsl.ts';
 const TILE = 16;
 /** Threads of a subgroup. */
 const LANES = 32;
-/** Halves between rows of a staged tile, beyond its width: 16 bytes, so that rows begin in different banks. */
-const PADDING = 8;
-/** Elements that a thread fetches at once. */
+/**
+ * Halves that a thread fetches at once, and that one element of a staged tile holds: 16 bytes, which tells the driver that
+ * matrices may be read from workgroup memory 16 bytes at a time.
+ */
 const UNIT = 8;
+/** Units between rows of a staged tile, beyond its width, so that rows begin in different banks. */
+const PADDING = 1;
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 
@@ -21,13 +24,18 @@ export interface MatrixShape {
   readonly columns: number;
   /** Subgroups that share the same outputs, each of which adds its part of the staged terms. */
   readonly slices: number;
+  /** Whether there are two tiles, so that the next one is staged while this one is read. */
+  readonly twoTiles?: boolean;
 }
 
-/** What a and b are stored as, and whether there is a bias, which then is halves. */
+/** What a, b and c are stored as, and whether there is a bias, which then is halves. */
 export interface MatrixOperands {
   readonly a: 'f16' | 'f32';
   readonly b: 'f16' | 'f32';
+  readonly c: 'f16' | 'f32';
   readonly bias: boolean;
+  /** Whether each result is a gradient that passes where `hidden`, halves laid out as c, is above 0. */
+  readonly gate?: boolean;
 }
 
 /** Extensions, and the rule that a subgroup's work be told from subgroup_id: `local.y` is it for a workgroup 32 threads wide. */
@@ -62,18 +70,18 @@ export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): 
  * On tensor cores: products of halves, added in float32. Operands that are float32 are rounded to halves while they are staged
  * in workgroup memory, as torch.autocast rounds them; the next tile is fetched into registers meanwhile. Each subgroup holds
  * its outputs in 16x16 accumulators, each a variable of its own (an array of them is ten times slower on an H200). The bias
- * is one more term of the sums, with 1 as its other factor. Whole tiles are stored as they are; those that cross an edge, those
- * with relu and those of several slices, through workgroup memory.
+ * is one more term of the sums, with 1 as its other factor. Whole float32 tiles are stored as they are; those that cross an
+ * edge, those with relu or a gate, those of several slices and halves, through workgroup memory.
  */
 export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, shape: MatrixShape): TiledVariant {
-  const { M, N, K, rows, columns, slices } = shape;
+  const { M, N, K, rows, columns, slices, twoTiles = false } = shape;
   const blocks = (M / rows) * (N / columns);
   const subgroups = blocks * slices;
   const threads = subgroups * LANES;
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
-  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads);
-  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads);
+  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads, twoTiles);
+  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads, twoTiles);
   const tileRows = range(rows / TILE);
   const tileColumns = range(columns / TILE);
   const sum = (i: number, j: number) => `c${i}_${j}`;
@@ -96,36 +104,28 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
     ${b.fetch}`;
   const stage = `${a.stage}
     ${b.stage}`;
+  const { c, bias, gate = false } = operands;
+  const wholeStores = slices === 1 && c === 'f32' && !gate;
   return {
-    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}`,
+    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}${twoTiles ? '-two' : ''}`,
     directives: DIRECTIVES,
     vectors: [...(operands.a === 'f32' ? ['a'] : []), ...(operands.b === 'f32' ? ['b'] : [])],
-    octets: [...(operands.a === 'f16' ? ['a'] : []), ...(operands.b === 'f16' ? ['b'] : [])],
+    octets: [
+      ...(operands.a === 'f16' ? ['a'] : []),
+      ...(operands.b === 'f16' ? ['b'] : []),
+      ...(c === 'f16' ? ['c'] : []),
+      ...(gate ? ['hidden'] : []),
+    ],
     workgroupSize: [LANES, subgroups, 1],
     workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
     fits: (params) => fitsMatrices(layout, operands, params),
     wgsl: `
 ${a.declare}
 ${b.declare}
-var<workgroup> scratch: array<f32, ${subgroups * TILE * TILE}>;
+${stripWgsl(operands, shape)}
 ${a.wgsl}
 ${b.wgsl}
-${operands.bias ? BIAS_WGSL : ''}
-fn finish(m0: u32, n0: u32, held: u32, lane: u32) {
-  for (var e = lane; e < ${TILE * TILE}u; e += ${LANES * slices}u) {
-    let m = m0 + e / ${TILE}u;
-    let n = n0 + e % ${TILE}u;
-    if (m < p.M && n < p.N) {
-      let at = p.cOffset + m * p.ldc + n;
-      var value = ${range(slices)
-        .map((slice) => `scratch[held + e + ${slice * blocks * TILE * TILE}u]`)
-        .join(' + ')};
-      if (p.accumulate != 0u) { value += c[at]; }
-      ${operands.bias ? 'if (p.relu != 0u && value < 0.0) { value = 0.0; }' : ''}
-      c[at] = value;
-    }
-  }
-}
+${bias ? BIAS_WGSL : ''}
 fn tile(group: vec3u, local: vec3u, index: u32) {
   let n0 = group.x * ${N}u;
   let m0 = group.y * ${M}u;
@@ -134,9 +134,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let rows0 = block / ${N / columns}u * ${rows}u;
   let columns0 = block % ${N / columns}u * ${columns}u;
   let terms0 = slice * ${K / slices}u;
-  let whole = ${slices === 1} && m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${operands.bias ? ' && p.relu == 0u' : ''};
   ${sums.map(({ name }) => `var ${name}: subgroup_matrix_result<f32, ${TILE}, ${TILE}>;`).join('\n  ')}
   ${a.registers} ${b.registers}
+  ${twoTiles ? 'var now = 0u;' : ''}
+  ${
+    wholeStores
+      ? `let whole = m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${bias ? ' && p.relu == 0u' : ''};
   let to = p.cOffset + (m0 + rows0) * p.ldc + n0 + columns0;
   if (whole && p.accumulate != 0u) {
     ${sums
@@ -145,8 +148,10 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
           `${name} = subgroupMatrixLoad<subgroup_matrix_result<f32, ${TILE}, ${TILE}>, row_major>(&c, to + ${row}u * p.ldc + ${column}u, p.ldc);`,
       )
       .join('\n    ')}
+  }`
+      : ''
   }
-  ${operands.bias ? biasTerm(M, N, K, bAlongK, threads, multiply(TILE)) : ''}
+  ${bias ? biasTerm(M, N, K, bAlongK, threads, multiply(TILE)) : ''}
   var k0 = 0u;
   ${fetch}
   ${stage}
@@ -159,11 +164,13 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     }
     ${multiply(K / slices)}
     if (last) { break; }
-    workgroupBarrier();
+    ${twoTiles ? 'now = 1u - now;' : 'workgroupBarrier();'}
     ${stage}
     workgroupBarrier();
   }
-  if (whole) {
+  ${
+    wholeStores
+      ? `if (whole) {
     ${sums
       .map(
         ({ name, row, column }) =>
@@ -171,26 +178,84 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       )
       .join('\n    ')}
     return;
+  }`
+      : ''
   }
-  ${sums
+  let strip = local.y * ${stripQuads(columns)}u;
+  ${tileRows
     .map(
-      ({
-        name,
-        row,
-        column,
-      }) => `subgroupMatrixStore<row_major>(&scratch, local.y * ${TILE * TILE}u, ${name}, ${TILE}u);
+      (i) => `workgroupBarrier();
+  ${tileColumns.map((j) => `subgroupMatrixStore<row_major>(&strips, strip + ${(j * TILE) / 4}u, ${sum(i, j)}, ${stripStride(columns)}u);`).join('\n  ')}
   workgroupBarrier();
-  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, block * ${TILE * TILE}u, slice * ${LANES}u + local.x);
-  workgroupBarrier();`,
+  finish(m0 + rows0 + ${i * TILE}u, n0 + columns0, block * ${stripQuads(columns)}u, slice * ${LANES}u + local.x);`,
     )
     .join('\n  ')}
 }`,
   };
 }
 
+/** vec4s from row to row of a strip of results, and of a whole strip. */
+const stripStride = (columns: number) => columns / 4 + 1;
+const stripQuads = (columns: number) => TILE * stripStride(columns);
+
+/**
+ * WGSL: `strips`, 16 rows of results of each subgroup, and `finish`, which adds those of all slices, does what comes after the
+ * sum, and stores them: one at a time as float32, eight at a time as halves.
+ */
+function stripWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: MatrixShape): string {
+  const { c, bias, gate = false } = operands;
+  const blocks = (M / rows) * (N / columns);
+  const half = c === 'f16';
+  const width = half ? UNIT : 1;
+  const perRow = columns / width;
+  const summed = (at: string, component: string) =>
+    range(slices)
+      .map((slice) => `strips[held + ${slice * blocks * stripQuads(columns)}u + ${at}]${component}`)
+      .join(' + ');
+  const relu = (value: string, zero: string) =>
+    bias ? `if (p.relu != 0u) { ${value} = select(${value}, ${zero}, ${value} < ${zero}); }` : '';
+  const body = half
+    ? `let quad = e / ${perRow}u * ${stripStride(columns)}u + e % ${perRow}u * 2u;
+      var low = ${summed('quad', '')};
+      var high = ${summed('quad + 1u', '')};
+      ${relu('low', 'vec4f()')} ${relu('high', 'vec4f()')}
+      ${
+        gate
+          ? `let gate = hidden[at / ${UNIT}u];
+      low = select(low * p.scale, vec4f(), vec4f(bitcast<vec4<f16>>(gate.xy)) <= vec4f());
+      high = select(high * p.scale, vec4f(), vec4f(bitcast<vec4<f16>>(gate.zw)) <= vec4f());`
+          : ''
+      }
+      c[at / ${UNIT}u] = octet(low, high);`
+    : `var value = ${summed(`e / ${columns}u * ${stripStride(columns)}u + e % ${columns}u / 4u`, '[e % 4u]')};
+      ${gate ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
+      ${relu('value', '0.0')}
+      ${
+        gate
+          ? `let gate = hidden[at / ${UNIT}u];
+      value = select(value * p.scale, 0.0, unpack2x16float(gate[at / 2u % 4u])[at % 2u] <= 0.0);`
+          : ''
+      }
+      c[at] = value;`;
+  return `var<workgroup> strips: array<vec4f, ${(N / columns) * (M / rows) * slices * stripQuads(columns)}>;
+fn octet(low: vec4f, high: vec4f) -> vec4u {
+  return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high)));
+}
+fn finish(m0: u32, n0: u32, held: u32, lane: u32) {
+  for (var e = lane; e < ${TILE * perRow}u; e += ${LANES * slices}u) {
+    let m = m0 + e / ${perRow}u;
+    let n = n0 + e % ${perRow}u * ${width}u;
+    if (m < p.M && n < p.N) {
+      let at = p.cOffset + m * p.ldc + n;
+      ${body}
+    }
+  }
+}`;
+}
+
 /** Whether operands are aligned for reads of 16 bytes that stay within their rows, and c for the stores of whole tiles. */
 function fitsMatrices(layout: MatmulLayout, operands: MatrixOperands, params: Params): boolean {
-  const { M, N, K, cOffset, ldc } = params;
+  const { M, N, K, cOffset, ldc, accumulate = 0 } = params;
   const aligned = (name: 'a' | 'b', along: number) => {
     const [offset, stride] = [params[`${name}Offset`], params[`ld${name}`]];
     const unit = operands[name] === 'f16' ? UNIT : UNIT / 2;
@@ -198,6 +263,8 @@ function fitsMatrices(layout: MatmulLayout, operands: MatrixOperands, params: Pa
     const room = along % UNIT === 0 || (Math.ceil(along / UNIT) * UNIT <= stride && offset === 0);
     return offset % unit === 0 && stride % unit === 0 && room;
   };
+  const octets = [cOffset, ldc, N].every((n) => n % UNIT === 0);
+  if ((operands.c === 'f16' || operands.gate) && !(octets && accumulate === 0)) return false;
   if (layout !== 'tn' && K % UNIT !== 0 && (operands.a === 'f16' || layout === 'nt')) return false;
   return (
     K > 0 &&
@@ -230,10 +297,13 @@ function stagedOperand(
   extent: number,
   K: number,
   threads: number,
+  twoTiles: boolean,
 ): StagedOperand {
   const [first, edge, kind] = name === 'a' ? ['m0', 'p.M', 'left'] : ['n0', 'p.N', 'right'];
   const perRow = (alongK ? K : extent) / UNIT;
-  const stride = (alongK ? K : extent) + PADDING;
+  const stride = perRow + PADDING;
+  const size = (alongK ? extent : K) * stride;
+  const tile = twoTiles ? `now * ${size}u + ` : '';
   const units = (extent * K) / UNIT;
   const fetches = range(Math.ceil(units / threads));
   const e = (i: number) => `(index + ${i * threads}u)`;
@@ -259,7 +329,7 @@ function stagedOperand(
   // A matrix of a is 16 rows of its terms, one of b 16 columns of theirs.
   const byRows = (name === 'a') === alongK;
   return {
-    declare: `var<workgroup> ${name}_tile: array<vec4<f16>, ${((alongK ? extent : K) * stride) / 4}>;`,
+    declare: `var<workgroup> ${name}_tile: array<vec4u, ${twoTiles ? 2 * size : size}>;`,
     registers: fetches
       .map((i) => (half ? `var ${name}${i} = vec4u();` : `var ${name}${i} = vec4f(); var ${name}${i}_high = vec4f();`))
       .join(' '),
@@ -275,38 +345,39 @@ function stagedOperand(
       .join('\n    '),
     stage: fetches
       .map((i) => {
-        const to = `${e(i)} / ${perRow}u * ${stride / 4}u + ${e(i)} % ${perRow}u * ${UNIT / 4}u`;
-        const [low, high] = half
-          ? [`bitcast<vec4<f16>>(${name}${i}.xy)`, `bitcast<vec4<f16>>(${name}${i}.zw)`]
-          : [`vec4<f16>(${name}${i})`, `vec4<f16>(${name}${i}_high)`];
-        return guard(i, `{ let to = ${to}; ${name}_tile[to] = ${low}; ${name}_tile[to + 1u] = ${high}; }`);
+        const to = `${tile}${e(i)} / ${perRow}u * ${stride}u + ${e(i)} % ${perRow}u`;
+        return guard(i, `${name}_tile[${to}] = ${half ? `${name}${i}` : `octet(${name}${i}, ${name}${i}_high)`};`);
       })
       .join('\n    '),
     load: (outer, k) =>
       `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${TILE}, ${TILE}>, ${byRows ? 'row_major' : 'col_major'}>(&${name}_tile, ` +
-      `${alongK ? `(${outer}) * ${stride / 4}u + (${k}) / 4u` : `(${k}) * ${stride / 4}u + (${outer}) / 4u`}, ${stride / 4}u)`,
+      `${tile}${alongK ? `(${outer}) * ${stride}u + (${k}) / ${UNIT}u` : `(${k}) * ${stride}u + (${outer}) / ${UNIT}u`}, ${stride}u)`,
     wgsl: `fn at_${name}(outer: u32, k: u32) -> u32 { return ${at}; }`,
   };
 }
 
 /** The sums begin with 1·bias: a tile of 16 terms of which the first alone is not 0. */
 function biasTerm(M: number, N: number, K: number, bAlongK: boolean, threads: number, multiply: string): string {
-  const quads = TILE / 4;
-  const strideA = (K + PADDING) / 4;
-  const strideB = ((bAlongK ? K : N) + PADDING) / 4;
+  const units = TILE / UNIT;
+  const strideA = K / UNIT + PADDING;
+  const strideB = (bAlongK ? K : N) / UNIT + PADDING;
   const fillB = bAlongK
-    ? `for (var e = index; e < ${N * quads}u; e += ${threads}u) {
-    let value = select(0.0h, bias_at(n0 + e / ${quads}u), e % ${quads}u == 0u);
-    b_tile[e / ${quads}u * ${strideB}u + e % ${quads}u] = vec4<f16>(value, 0.0h, 0.0h, 0.0h);
+    ? `for (var e = index; e < ${N * units}u; e += ${threads}u) {
+    let value = select(0u, bias_at(n0 + e / ${units}u), e % ${units}u == 0u);
+    b_tile[e / ${units}u * ${strideB}u + e % ${units}u] = vec4u(value, 0u, 0u, 0u);
   }`
-    : `for (var e = index; e < ${(N / 4) * TILE}u; e += ${threads}u) {
-    let n = n0 + e % ${N / 4}u * 4u;
-    var value = vec4<f16>();
-    if (e < ${N / 4}u) { value = vec4<f16>(bias_at(n), bias_at(n + 1u), bias_at(n + 2u), bias_at(n + 3u)); }
-    b_tile[e / ${N / 4}u * ${strideB}u + e % ${N / 4}u] = value;
+    : `for (var e = index; e < ${(N / UNIT) * TILE}u; e += ${threads}u) {
+    let n = n0 + e % ${N / UNIT}u * ${UNIT}u;
+    var value = vec4u();
+    if (e < ${N / UNIT}u) {
+      value = vec4u(${range(4)
+        .map((i) => `bias_at(n + ${2 * i}u) | (bias_at(n + ${2 * i + 1}u) << 16u)`)
+        .join(', ')});
+    }
+    b_tile[e / ${N / UNIT}u * ${strideB}u + e % ${N / UNIT}u] = value;
   }`;
-  return `for (var e = index; e < ${M * quads}u; e += ${threads}u) {
-    a_tile[e / ${quads}u * ${strideA}u + e % ${quads}u] = vec4<f16>(select(0.0h, 1.0h, e % ${quads}u == 0u), 0.0h, 0.0h, 0.0h);
+  return `for (var e = index; e < ${M * units}u; e += ${threads}u) {
+    a_tile[e / ${units}u * ${strideA}u + e % ${units}u] = vec4u(select(0u, 0x3c00u, e % ${units}u == 0u), 0u, 0u, 0u);
   }
   ${fillB}
   workgroupBarrier();
@@ -314,7 +385,8 @@ function biasTerm(M: number, N: number, K: number, bAlongK: boolean, threads: nu
   workgroupBarrier();`;
 }
 
-const BIAS_WGSL = `fn bias_at(n: u32) -> f16 {
+/** The 16 bits of a half of the bias. */
+const BIAS_WGSL = `fn bias_at(n: u32) -> u32 {
   let at = p.biasOffset + min(n, p.N - 1u);
-  return f16(unpack2x16float(bias[at / 2u] >> (16u * (at % 2u))).x);
+  return (bias[at / 2u] >> (16u * (at % 2u))) & 0xffffu;
 }`;
