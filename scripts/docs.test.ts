@@ -3,7 +3,7 @@ import path from 'node:path';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../engine/config.ts';
-import { USAGE } from '../server/commands/usage.ts';
+import { COMMANDS } from '../server/commands/usage.ts';
 
 const root = path.resolve(import.meta.dirname, '..');
 const read = (name: string) => readFileSync(path.join(root, name), 'utf8');
@@ -34,9 +34,8 @@ test("the README's config is a config", () => {
 
 test('the README lists the commands that there are, with their options', () => {
   const rows = [...read('README.md').matchAll(/^\| `([a-z]+) ?([^`]*)` \|/gm)];
-  const commands = [...USAGE.matchAll(/^ {2}([a-z]+) (.*)$/gm)];
-  const options = (text: string) => [...text.matchAll(/--[a-z]+/g)].map(String).sort();
-  expect(rows.map(([, name]) => name).sort()).toEqual(commands.map(([, name]) => name).sort());
-  for (const [, name, rest] of commands)
-    expect([name, options(rows.find((row) => row[1] === name)![2])]).toEqual([name, options(rest)]);
+  const options = (text: string) => [...text.matchAll(/--[a-z-]+/g)].map(String).sort();
+  expect(rows.map(([, name]) => name).sort()).toEqual(Object.keys(COMMANDS).sort());
+  for (const [name, { takes }] of Object.entries(COMMANDS))
+    expect([name, options(rows.find((row) => row[1] === name)![2])]).toEqual([name, options(takes)]);
 });

@@ -1,9 +1,10 @@
 import { StudioError } from '../engine/errors.ts';
+import { didYouMean } from '../engine/nearest-word.ts';
 import { watchOutput } from './commands/output.ts';
-import { exitCodeOf, USAGE, UsageError } from './commands/usage.ts';
+import { COMMAND_NAMES, type CommandName, exitCodeOf, help, UsageError, usageOf } from './commands/usage.ts';
 
 /** Each command is loaded when it is asked for: `plan` needs no database and `checkpoint` no GPU. */
-const COMMANDS: Readonly<Record<string, (args: string[]) => Promise<number>>> = {
+const RUN: Readonly<Record<CommandName, (args: string[]) => Promise<number>>> = {
   serve: async (args) => (await import('./commands/serve.ts')).serve(args),
   train: async (args) => (await import('./commands/train.ts')).train(args),
   plan: async (args) => (await import('./commands/plan.ts')).plan(args),
@@ -12,25 +13,33 @@ const COMMANDS: Readonly<Record<string, (args: string[]) => Promise<number>>> = 
   sample: async (args) => (await import('./commands/sample.ts')).sample(args),
 };
 
-async function main([name, ...args]: string[]): Promise<number> {
-  if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
-    process.stdout.write(`${USAGE}\n`);
-    return name === undefined ? 2 : 0;
-  }
+async function main([first, ...rest]: string[]): Promise<number> {
+  const isHelp = first === 'help' || first === '--help' || first === '-h';
+  const name = COMMAND_NAMES.find((each) => each === (isHelp ? rest[0] : first)) ?? null;
   try {
-    if (!Object.hasOwn(COMMANDS, name)) throw new UsageError(`there is no command ${name}`);
-    return await COMMANDS[name](args);
+    const unknown = isHelp ? rest[0] : first;
+    if (name === null && unknown !== undefined)
+      throw new UsageError(`there is no command ${unknown}${didYouMean(unknown, COMMAND_NAMES)}`);
+    if (name === null || isHelp || asksForHelp(rest)) {
+      process.stdout.write(`${help(name)}\n`);
+      return first === undefined ? 2 : 0;
+    }
+    return await RUN[name](rest);
   } catch (error) {
-    const code = (error as { code?: unknown }).code;
-    const isUsage = error instanceof UsageError || (typeof code === 'string' && code.startsWith('ERR_PARSE_ARGS'));
-    if (isUsage) {
-      process.stderr.write(`${(error as Error).message}\n\n${USAGE}\n`);
+    if (error instanceof UsageError) {
+      process.stderr.write(`${error.message}\n${usageOf(name)}\n`);
       return 2;
     }
     // A person gets the message; what nobody foresaw comes with its stack.
     process.stderr.write(`${error instanceof StudioError ? error.message : (error as Error).stack}\n`);
     return exitCodeOf(error);
   }
+}
+
+/** Whether a command's options, before a `--`, ask what it does. */
+function asksForHelp(args: readonly string[]): boolean {
+  const end = args.indexOf('--');
+  return args.slice(0, end < 0 ? args.length : end).some((arg) => arg === '--help' || arg === '-h');
 }
 
 watchOutput();

@@ -1,22 +1,23 @@
 import { resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import type { CheckpointKind } from '../../engine/checkpoint/stored-checkpoint.ts';
 import { StudioError } from '../../engine/errors.ts';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
 import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/inspect-checkpoint.ts';
+import { oneOf, readArguments } from './arguments.ts';
 import { printable } from './output.ts';
 import { mib } from './sizes.ts';
 import { UsageError } from './usage.ts';
 
-const KINDS: readonly string[] = ['full', 'sharded', 'safetensors'] satisfies CheckpointKind[];
+const KINDS: readonly CheckpointKind[] = ['full', 'sharded', 'safetensors'];
+const ACTIONS = ['inspect', 'verify', 'convert'] as const;
 
 /**
  * `checkpoint inspect|verify FILE [--json]` and `checkpoint convert FILE TO`: what a checkpoint holds, whether it is whole,
  * and the same in another form. FILE is a file or a sharded folder; nothing in it is executed. Returns the exit code.
  */
 export async function checkpoint(args: string[]): Promise<number> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = readArguments({
     args,
     allowPositionals: true,
     options: {
@@ -26,10 +27,12 @@ export async function checkpoint(args: string[]): Promise<number> {
       ranks: { type: 'string' },
     },
   });
-  const [action, path, target, ...rest] = positionals;
+  const [first, path, target, ...rest] = positionals;
+  if (first === undefined) throw new UsageError(`checkpoint takes one of ${ACTIONS.join(', ')}, and a FILE`);
+  const action = oneOf('checkpoint', first, ACTIONS);
   const takesTarget = action === 'convert';
-  if (!['inspect', 'verify', 'convert'].includes(action) || path === undefined || rest.length)
-    throw new UsageError('checkpoint takes inspect, verify or convert, and one FILE');
+  if (path === undefined || rest.length)
+    throw new UsageError(`checkpoint ${action} takes ${takesTarget ? 'FILE and TO' : 'one FILE'}`);
   if (takesTarget !== (target !== undefined))
     throw new UsageError(takesTarget ? 'checkpoint convert takes FILE and TO' : `checkpoint ${action} takes one FILE`);
   if (!takesTarget && (values.format !== undefined || values.ranks !== undefined))
@@ -57,8 +60,7 @@ export async function checkpoint(args: string[]): Promise<number> {
 }
 
 function kindOf(format: string | undefined, target: string): CheckpointKind {
-  if (format !== undefined && !KINDS.includes(format)) throw new UsageError(`--format is one of ${KINDS.join(', ')}`);
-  if (format !== undefined) return format as CheckpointKind;
+  if (format !== undefined) return oneOf('--format', format, KINDS);
   if (/\.safetensors$/i.test(target)) return 'safetensors';
   return /\.(ckpt|pt|pth|bin)$/i.test(target) ? 'full' : 'sharded';
 }

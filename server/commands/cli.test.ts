@@ -102,7 +102,15 @@ describe('train', () => {
     expect(processes.map((e: { args: unknown }) => e.args)).toEqual([{ name: 'rank 0' }, { name: 'rank 1' }]);
     expect((await trace('--trace-step', '0')).otherData.step).toBe(0);
     const late = await studio('train', config, '--trace', 't.json', '--trace-step', '3');
-    expect(late).toMatchObject({ code: 2, err: expect.stringMatching(/step 3 cannot be traced.* steps 0 to 2/) });
+    expect(late).toMatchObject({
+      code: 2,
+      err: expect.stringMatching(/--trace-step 3: trainer.steps 3 makes steps 0 to 2/),
+    });
+    // A run that goes on from a checkpoint begins later, which only that tells.
+    await studio('train', await writeRun('trainer: { steps: 2 }'), '--out', 'first');
+    const resumed = await writeRun('trainer: { steps: 3 }\ncheckpoint: { resume: first/checkpoints/step-000002 }');
+    const early = await studio('train', resumed, '--out', 'goes-on', '--trace', 't.json', '--trace-step', '1');
+    expect(early).toMatchObject({ code: 2, err: expect.stringMatching(/step 1 cannot be traced.* steps 2 to 2/) });
   });
 
   it('ends with 1 and says why when the data are wrong', async () => {
@@ -151,9 +159,14 @@ trainer: { steps: 1000000 }
   it.each(['stdout', 'stderr'] as const)('ends the run with 1 when nobody reads its %s any more', async (output) => {
     const args = ['train', 'endless.yaml', '--out', 'out', '--report', '-'];
     const { child, ended } = await began(args, output === 'stdout' ? /"event":"step"/ : /step 1\/1000000/);
+    let said = '';
+    child.stderr?.on('data', (text) => {
+      said += text;
+    });
     child[output]?.destroy();
     expect(await ended).toBe(1);
     nothingRuns();
+    if (output === 'stdout') expect(said).toMatch(/nobody reads the report any more; stopping[\s\S]*stopped after/);
   });
 
   it('ends after its step when interrupted, and at once when interrupted again; both with 1', async () => {
@@ -213,22 +226,29 @@ trainer: { steps: 1000000 }
     expect(await studio('plan', 'typo.yaml')).toMatchObject(typo);
   });
 
-  it('refuses --weights where no folder is or a file, before anything starts', async () => {
+  it('never loses a file to --weights, and refuses a file that cannot be written before it starts', async () => {
     const config = await writeRun('trainer: { steps: 1 }');
     await writeFile(join(folder, 'mine.safetensors'), 'mine');
-    for (const [file, says] of [
-      [
-        'nowhere/w.safetensors',
-        /--weights nowhere\/w\.safetensors: there is no folder .*nowhere\. Make it, or name another/,
-      ],
-      ['.', /--weights \.: that is a folder/],
-      ['mine.safetensors', /--weights mine\.safetensors: a file is there, which would be lost\. Name another/],
-    ] as const) {
-      const { code, err } = await studio('train', config, '--out', 'run', '--weights', file);
-      expect(code).toBe(2);
-      expect(err).toMatch(says);
-    }
-    expect(existsSync(join(folder, 'run'))).toBe(false);
+    expect(await studio('train', config, '--out', 'run', '--weights', 'mine.safetensors')).toMatchObject({
+      code: 2,
+      err: expect.stringMatching(/^--weights mine\.safetensors: a file is there, which would be lost\. Name another/),
+    });
+    for (const option of ['--report', '--trace'])
+      expect(await studio('train', config, '--out', 'run', option, 'nowhere/f')).toMatchObject({
+        code: 2,
+        err: `${option} nowhere/f: there is no folder ${join(folder, 'nowhere')}. Make it, or name another.\n`,
+      });
+    expect((await readdir(folder)).sort()).toEqual(['batches.json', 'mine.safetensors', 'run.yaml']);
+  });
+
+  it('writes the report into the folder that it makes, and refuses an --out that takes no file', async () => {
+    const config = await writeRun('trainer: { steps: 1 }\ncheckpoint: { atEnd: false }');
+    expect((await studio('train', config, '--out', 'run', '--report', 'run/r.jsonl')).code).toBe(0);
+    expect(await readFile(join(folder, 'run/r.jsonl'), 'utf8')).toContain('"status":"finished"');
+    expect(await studio('train', config, '--out', '/proc/run')).toMatchObject({
+      code: 2,
+      err: '--out /proc/run: it cannot be written, since the system says ENOENT. Name another folder, or leave it out.\n',
+    });
   });
 
   it('prints the memory tables of the ranks only where asked', async () => {
@@ -371,25 +391,27 @@ describe('checkpoint', () => {
 });
 
 describe('the command line', () => {
-  it('says how it is used, and ends with 2 when it was used otherwise', async () => {
-    expect(await studio('help')).toMatchObject({ code: 0, out: expect.stringContaining('train CONFIG') });
-    for (const args of [
-      [],
-      ['nope'],
-      ['train'],
-      ['train', 'a', 'b'],
-      ['train', 'a', '--nope'],
-      ['checkpoint', 'inspect'],
-      ['checkpoint', 'inspect', 'a', 'b'],
-      ['checkpoint', 'convert', 'a'],
-      ['checkpoint', 'convert', 'a', 'b', '--format', 'zip'],
-    ])
-      expect((await studio(...args)).code, args.join(' ')).toBe(2);
-    for (const args of [
-      ['train', 'a', '--trace-step', '1'],
-      ['train', 'a', '--trace', 'f', '--trace-step', 'last'],
-    ])
-      expect(await studio(...args)).toMatchObject({ code: 2, err: expect.stringContaining('--trace-step') });
+  it('says how it is used', async () => {
+    const all = await studio('help');
+    expect(all).toMatchObject({ code: 0, out: expect.stringContaining('\n  train CONFIG') });
+    expect(await studio()).toMatchObject({ code: 2, out: all.out });
+    const [asked, helped] = await Promise.all([studio('plan', 'a', '--help'), studio('help', 'plan')]);
+    expect(asked).toEqual({ code: 0, out: expect.stringMatching(/^Usage: .* plan CONFIG \[--adapter/), err: '' });
+    expect(helped.out).toBe(asked.out);
+    expect(asked.out).not.toContain('serve');
+  });
+
+  it.each([
+    ['nope', 'train|plan|', 'there is no command nope'],
+    ['help trian', 'train|plan|', 'there is no command trian. Did you mean train?'],
+    ['train a --reprot r', 'train CONFIG [', 'there is no option --reprot. Did you mean --report?'],
+  ])('%s: ends with 2, says what is wrong, and the usage of that command only', async (line, usage, says) => {
+    const { code, out, err } = await studio(...line.split(' '));
+    expect([code, out]).toEqual([2, '']);
+    const [said, used, see, ...rest] = err.split('\n');
+    expect([said, rest]).toEqual([says, ['']]);
+    expect(used.startsWith(`usage: npm run -s studio -- ${usage}`)).toBe(true);
+    expect(see).toMatch(/^see npm run -s studio -- (train )?--help$/);
   });
 
   it('refuses a pickle that asks for a program, by its name', async () => {

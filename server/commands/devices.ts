@@ -1,5 +1,4 @@
 import { resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { type AdapterEntry, discoverAdapters } from '../../engine/node/adapters.ts';
 import { calibrateInChild } from '../../engine/node/calibrate.ts';
 import { writeCalibration } from '../../engine/node/calibration-store.ts';
@@ -7,11 +6,12 @@ import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
 import { tuneAdapter } from '../../engine/node/tune-adapter.ts';
 import { writeVariants } from '../../engine/node/variant-store.ts';
 import { variantClass } from '../../engine/ops/kernel.ts';
+import { readArguments } from './arguments.ts';
 import { checkDataFolder } from './writable-folder.ts';
 
 /** `devices [--json] [--calibrate] [--tune]`. Returns the exit code. */
 export async function devices(args: string[]): Promise<number> {
-  const { values } = parseArgs({
+  const { values } = readArguments({
     args,
     options: {
       json: { type: 'boolean', default: false },

@@ -1,5 +1,4 @@
 import { join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { linkWords } from '../../engine/comm/simulated-link.ts';
 import type { ExperimentConfig } from '../../engine/config.ts';
 import { configHints } from '../../engine/config-hints.ts';
@@ -15,6 +14,7 @@ import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
 import { type Prediction, planExperiment, type ValidationPass } from '../../engine/schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
 import { CATEGORIES } from '../../engine/schedule/schedule.ts';
+import { readArguments } from './arguments.ts';
 import { readConfigFile } from './config-file.ts';
 import { mib } from './sizes.ts';
 import { UsageError } from './usage.ts';
@@ -23,7 +23,7 @@ import { UsageError } from './usage.ts';
  * `plan CONFIG [--adapter NAME] [--json]`: what a run will cost, from its schedule; nothing is run. Returns the exit code.
  */
 export async function plan(args: string[]): Promise<number> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = readArguments({
     args,
     allowPositionals: true,
     options: { adapter: { type: 'string' }, json: { type: 'boolean', default: false } },

@@ -1,8 +1,8 @@
 import { join, resolve } from 'node:path';
-import { parseArgs } from 'node:util';
 import { StudioError } from '../../engine/errors.ts';
 import { type Sampling, sampleCheckpoint } from '../../engine/node/sample-checkpoint.ts';
 import { sampledPieces } from '../sampling/sampled-pieces.ts';
+import { readArguments } from './arguments.ts';
 import { readConfigFile } from './config-file.ts';
 import { UsageError } from './usage.ts';
 
@@ -11,7 +11,7 @@ import { UsageError } from './usage.ts';
  * the exit code.
  */
 export async function sample(args: string[]): Promise<number> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = readArguments({
     args,
     allowPositionals: true,
     options: {

@@ -1,5 +1,6 @@
-import { parseArgs } from 'node:util';
 import { startStudio } from '../main.ts';
+import { readArguments } from './arguments.ts';
+import { onPress } from './one-press.ts';
 import { UsageError } from './usage.ts';
 
 /** `serve`: the studio, until SIGINT or SIGTERM; then it ends the process, since Next's development server would not. */
@@ -9,13 +10,7 @@ export async function serve(args: string[]): Promise<number> {
   const query = settings.token === null ? '' : '/?token=…';
   process.stdout.write(`Shard Studio is at ${studio.address}${query}\n`);
   return new Promise(() => {
-    let closing = false;
     const close = () => {
-      if (closing) {
-        studio.kill();
-        return;
-      }
-      closing = true;
       process.stdout.write('Stopping; runs end after their step. Once more to end them at once.\n');
       studio.close().then(
         () => process.exit(0),
@@ -25,13 +20,14 @@ export async function serve(args: string[]): Promise<number> {
         },
       );
     };
-    process.on('SIGINT', close).on('SIGTERM', close);
+    const press = onPress(close, () => studio.kill());
+    process.on('SIGINT', press).on('SIGTERM', press);
   });
 }
 
 /** What the flags and, where they are silent, the environment say. Throws UsageError. */
 export function serveSettings(args: string[], env: Readonly<Record<string, string | undefined>>) {
-  const { values } = parseArgs({
+  const { values } = readArguments({
     args,
     options: {
       host: { type: 'string', default: env.HOST || '127.0.0.1' },

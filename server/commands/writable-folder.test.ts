@@ -19,6 +19,10 @@ afterEach(async () => {
   await rm(place, { recursive: true });
 });
 
+it('makes no folder where none can be made, and comes back', async () => {
+  await expect(checkDataFolder('/proc/shard/data')).rejects.toMatchObject({ code: 'io' });
+});
+
 it('leaves nothing in a folder that takes files', async () => {
   await checkDataFolder(join(place, 'data'));
   expect(await readdir(join(place, 'data'))).toEqual([]);
