@@ -1,34 +1,26 @@
 // One process of `npm run bench -- checkpoint`: says that it is ready, does one thing when a line comes, and says how it went.
 import { createWriteStream } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { mkdir, open, stat } from 'node:fs/promises';
 import { pipeline } from 'node:stream/promises';
-import { contentTree } from '../engine/checkpoint/checkpoint-content.ts';
-import { writeWeights } from '../engine/checkpoint/convert-checkpoint.ts';
-import { type DcpEntry, rankFileName, writeRankFile } from '../engine/checkpoint/dcp-folder-writer.ts';
 import { elementCount } from '../engine/checkpoint/dtype.ts';
-import { readParameter } from '../engine/checkpoint/stored-checkpoint.ts';
+import { type CheckpointKind, readParameter } from '../engine/checkpoint/stored-checkpoint.ts';
 import { openOptimizer } from '../engine/checkpoint/stored-optimizer.ts';
-import { writeTorchFile } from '../engine/checkpoint/torch-file-writer.ts';
 import { convertCheckpointPath } from '../engine/node/checkpoint-convert.ts';
-import { type FolderFile, writeFolderFile } from '../engine/node/checkpoint-folder.ts';
 import { openCheckpointPath } from '../engine/node/checkpoint-path.ts';
 import { verifyCheckpoint } from '../engine/node/checkpoint-verify.ts';
 import { inspectCheckpoint } from '../engine/node/inspect-checkpoint.ts';
-import { createFileSink } from '../engine/node/whole-file.ts';
 import { convertedFile } from '../server/checkpoints/converted-file.ts';
 import { folderArchive } from '../server/checkpoints/folder-archive.ts';
 import { importCheckpoint } from '../server/checkpoints/import-checkpoint.ts';
-import { noiseContent } from './checkpoint-noise.ts';
 import { beginPeak, peakGrowthBytes } from './peak-memory.ts';
+import { savingRank } from './saving-rank.ts';
 
 export interface WorkJob {
   readonly action:
     | 'write'
     | 'read'
     | 'copy'
-    | 'save full'
-    | 'save safetensors'
-    | 'save sharded'
+    | 'save'
     | 'inspect'
     | 'verify'
     | 'load'
@@ -36,20 +28,20 @@ export interface WorkJob {
     | 'download'
     | 'archive'
     | 'import';
+  /** Of a save, the folder below which the checkpoint appears. */
   readonly path: string;
   /** Where a copy, a conversion or an import goes. */
   readonly to: string;
+  /** What is saved, or converted to. */
+  readonly kind: CheckpointKind;
   readonly model: object;
   readonly rank: number;
   readonly ranks: number;
-  /** Of a plain write. */
-  readonly bytes: number;
 }
 
 export interface WorkResult {
   /** How far the most memory that the process ever had is above what it had before. */
   readonly growthBytes: number;
-  readonly part: { readonly file: FolderFile; readonly entries: readonly DcpEntry[] } | null;
 }
 
 const PIECE = 4 * 2 ** 20;
@@ -73,10 +65,12 @@ async function load(path: string, rank: number, ranks: number): Promise<void> {
   await close();
 }
 
-async function plainWrite(path: string, bytes: number): Promise<void> {
-  const file = await open(path, 'w');
+/** As many bytes as a file has. */
+async function plainWrite(as: string, to: string): Promise<void> {
+  const { size } = await stat(as);
+  const file = await open(to, 'w');
   const piece = new Uint8Array(PIECE).fill(7);
-  for (let left = bytes; left > 0; left -= PIECE) await file.write(piece, 0, Math.min(PIECE, left));
+  for (let left = size; left > 0; left -= PIECE) await file.write(piece, 0, Math.min(PIECE, left));
   await file.sync();
   await file.close();
 }
@@ -95,21 +89,15 @@ async function plainCopy(path: string, to: string | null): Promise<void> {
   await from.close();
 }
 
-async function saveFile(path: string, write: (sink: Awaited<ReturnType<typeof createFileSink>>) => Promise<unknown>) {
-  const sink = await createFileSink(path);
-  await write(sink);
-  await sink.commit();
-}
-
-async function work(): Promise<WorkResult['part']> {
+async function work(): Promise<void> {
   const { action, path, to, rank, ranks } = job;
-  if (action === 'write') await plainWrite(path, job.bytes);
+  if (action === 'write') await plainWrite(path, to);
   else if (action === 'read') await plainCopy(path, null);
   else if (action === 'copy') await plainCopy(path, to);
   else if (action === 'inspect') await inspectCheckpoint(path);
   else if (action === 'verify') await verifyCheckpoint(path);
   else if (action === 'load') await load(path, rank, ranks);
-  else if (action === 'convert') await convertCheckpointPath({ from: path, to, kind: 'safetensors' });
+  else if (action === 'convert') await convertCheckpointPath({ from: path, to, kind: job.kind, ranks: 2 });
   else if (action === 'download') {
     const file = await convertedFile(path, 'full');
     await pipeline(file.read(), createWriteStream('/dev/null'));
@@ -118,28 +106,22 @@ async function work(): Promise<WorkResult['part']> {
     const archive = await folderArchive(path);
     await pipeline(archive.read(0, archive.bytes - 1), createWriteStream('/dev/null'));
   } else if (action === 'import') {
+    await mkdir(to);
     const archive = await folderArchive(path);
     const source = archive.read(0, archive.bytes - 1);
     const signal = new AbortController().signal;
     const called = { brought: 'imported.tar', name: 'imported.tar' };
     await importCheckpoint({ ...called, source, maxBytes: archive.bytes, signal }, to);
-  } else if (action === 'save sharded') {
-    const { file, result } = await writeFolderFile(path, rankFileName(rank), (sink) =>
-      writeRankFile(content!, rank, ranks, 'bench', sink),
-    );
-    return { file, entries: result };
-  } else if (action === 'save full') await saveFile(path, (sink) => writeTorchFile(contentTree(content!), sink));
-  else if (action === 'save safetensors') await saveFile(path, (sink) => writeWeights(content!, sink));
+  } else if (action === 'save') await save!();
   else action satisfies never;
-  return null;
 }
 
-const content = job.action.startsWith('save') ? noiseContent(job.model) : null;
+const save = job.action === 'save' ? await savingRank(job.path, job.kind, job) : null;
 process.stdout.write('ready\n');
 process.stdin.once('data', async () => {
   process.stdin.pause();
   const before = await beginPeak();
-  const part = await work();
-  const result: WorkResult = { growthBytes: await peakGrowthBytes(before), part };
+  await work();
+  const result: WorkResult = { growthBytes: await peakGrowthBytes(before) };
   process.stdout.write(`${JSON.stringify(result)}\n`);
 });

@@ -85,7 +85,7 @@ describe('a checkpoint of 4 GiB: memory grows by less than 256 MiB', { timeout: 
       const lines = (await readdir(file)).map((part) => `${'0'.repeat(64)}  ${name}/${part}\n`);
       await writeFile(`${file}.sha256`, lines.join(''));
     }
-    const job = { action, path: file, to: '', model: {}, rank: 0, ranks: 1, bytes: 0 };
+    const job = { action, path: file, to: '', kind: 'full', model: {}, rank: 0, ranks: 1 } as const;
     const { growthBytes } = await (await CheckpointProcess.start(job)).go();
     expect(growthBytes).toBeGreaterThan(0);
     expect(growthBytes).toBeLessThan(BOUND_BYTES);

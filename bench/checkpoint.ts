@@ -1,10 +1,11 @@
 import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { beginCheckpointFolder, finishCheckpointFolder } from '../engine/node/checkpoint-folder.ts';
-import { noiseContent } from './checkpoint-noise.ts';
+import type { CheckpointKind } from '../engine/checkpoint/stored-checkpoint.ts';
+import { checkpointName } from '../engine/node/checkpoint-list.ts';
+import { checkpointsFolder } from '../engine/node/checkpoint-store.ts';
 import { CheckpointProcess } from './checkpoint-process.ts';
-import type { WorkJob, WorkResult } from './checkpoint-work.ts';
+import type { WorkJob } from './checkpoint-work.ts';
 import { timesOf } from './measure.ts';
 
 const ROUNDS = 3;
@@ -14,7 +15,7 @@ const ROUNDS = 3;
  * a plain write, read and copy of the same bytes, each thing in processes of its own, ranks at once, in turns. Beside it
  * how far each process's memory grew at most. Arguments: --layers N (32 are the guide's, 12.1 GB; 10 if left out, 4.3 GB),
  * --ranks N (2), --rounds N (3), --folder DIR, on the disk to be measured, --rows TEXT,… (rows whose names have one of
- * these; saves are made all the same).
+ * these, and the saves that they need). Each row is said to stderr as it is measured.
  */
 export async function run(args: readonly string[]): Promise<void> {
   const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
@@ -37,6 +38,14 @@ interface Row {
   growthBytes: number;
 }
 
+interface Task {
+  readonly name: string;
+  readonly job: Pick<WorkJob, 'action' | 'path'> & Partial<Pick<WorkJob, 'to' | 'kind'>>;
+  readonly ranks: number;
+  /** Whose bytes count. */
+  readonly measured: string;
+}
+
 class CheckpointBench {
   private readonly rows = new Map<string, Row>();
 
@@ -47,49 +56,44 @@ class CheckpointBench {
     private readonly wanted: readonly string[],
   ) {}
 
-  private wants(name: string): boolean {
-    return this.wanted.some((text) => name.includes(text));
-  }
-
   async round(): Promise<void> {
-    const [full, weights, sharded, copied, tar] = [
-      'full.ckpt',
-      'weights.safetensors',
-      'sharded',
-      'copy',
-      'imported',
-    ].map((name) => path.join(this.folder, name));
-    const all = Array.from({ length: this.ranks }, (_, rank) => rank);
-    const one = [0];
-    const remove = async (...paths: string[]) => {
-      for (const each of paths) await rm(each, { recursive: true, force: true });
-    };
-    await this.row('save full, rank 0', full, one, { action: 'save full', path: full });
-    const { size } = await stat(full);
-    await this.row('plain write, synced', copied, one, { action: 'write', path: copied, bytes: size });
-    await remove(copied);
-    await this.row('plain copy, synced', full, one, { action: 'copy', path: full, to: copied });
-    await remove(copied);
-    await this.row('plain read', full, one, { action: 'read', path: full });
-    await this.row('verify full', full, one, { action: 'verify', path: full });
-    await this.row('load full, one rank', full, one, { action: 'load', path: full });
-    await this.row(`load full, ${this.ranks} ranks`, full, all, { action: 'load', path: full });
-    await this.row('inspect full', full, one, { action: 'inspect', path: full });
-    await this.row('full to safetensors', copied, one, { action: 'convert', path: full, to: copied });
-    await remove(full, `${full}.sha256`, copied, `${copied}.sha256`);
-
-    await this.saveSharded(sharded, all);
-    await this.row('verify sharded', sharded, one, { action: 'verify', path: sharded });
-    await this.row(`load sharded, ${this.ranks} ranks`, sharded, all, { action: 'load', path: sharded });
-    await this.row('sharded as .tar', sharded, one, { action: 'archive', path: sharded });
-    await this.row('sharded as full', sharded, one, { action: 'download', path: sharded });
-    await this.row('upload of a .tar', sharded, one, { action: 'import', path: sharded, to: this.folder });
-    await remove(sharded, `${sharded}.sha256`, tar, `${tar}.sha256`);
-
-    if (!this.wants('save safetensors, rank 0') && !this.wants('load safetensors, one rank')) return;
-    await this.row('save safetensors, rank 0', weights, one, { action: 'save safetensors', path: weights });
-    await this.row('load safetensors, one rank', weights, one, { action: 'load', path: weights });
-    await remove(weights, `${weights}.sha256`);
+    const { ranks, folder } = this;
+    const saved = (kind: CheckpointKind) => path.join(checkpointsFolder(folder), checkpointName(1, kind));
+    const [full, sharded, weights, copied] = [
+      saved('full'),
+      saved('sharded'),
+      saved('safetensors'),
+      path.join(folder, 'copy'),
+    ];
+    const save = (kind: CheckpointKind, by: number): Task => ({
+      name: `save ${kind}, ${by === 1 ? 'one rank' : `${by} ranks`}`,
+      ...{ job: { action: 'save', kind, path: folder }, ranks: by, measured: saved(kind) },
+    });
+    const load = (kind: CheckpointKind, by: number): Task => ({
+      name: `load ${kind}, ${by === 1 ? 'one rank' : `${by} ranks`}`,
+      ...{ job: { action: 'load', path: saved(kind) }, ranks: by, measured: saved(kind) },
+    });
+    const of = (measured: string, name: string, job: Task['job']): Task => ({ name, measured, job, ranks: 1 });
+    await this.tasks(full, save('full', 1), [
+      of(full, 'plain write, synced', { action: 'write', path: full, to: copied }),
+      of(full, 'plain copy, synced', { action: 'copy', path: full, to: copied }),
+      of(full, 'plain read', { action: 'read', path: full }),
+      of(full, 'verify full', { action: 'verify', path: full }),
+      load('full', 1),
+      load('full', ranks),
+      of(full, 'inspect full', { action: 'inspect', path: full }),
+      of(copied, 'full to safetensors', { action: 'convert', path: full, to: copied, kind: 'safetensors' }),
+      of(copied, 'full to sharded', { action: 'convert', path: full, to: copied, kind: 'sharded' }),
+    ]);
+    await this.tasks(full, save('full', ranks), []);
+    await this.tasks(sharded, save('sharded', ranks), [
+      of(sharded, 'verify sharded', { action: 'verify', path: sharded }),
+      load('sharded', ranks),
+      of(sharded, 'sharded as .tar', { action: 'archive', path: sharded }),
+      of(sharded, 'sharded as full', { action: 'download', path: sharded }),
+      of(sharded, 'upload of a .tar', { action: 'import', path: sharded, to: copied }),
+    ]);
+    await this.tasks(weights, save('safetensors', 1), [load('safetensors', 1)]);
   }
 
   print(): void {
@@ -102,47 +106,41 @@ class CheckpointBench {
     }
   }
 
-  /** Each rank writes its file, then rank 0 the folder's metadata, as `saveCheckpoint` has it. */
-  private async saveSharded(sharded: string, ranks: readonly number[]): Promise<void> {
-    const temporary = await beginCheckpointFolder(sharded);
-    const started = await this.start(ranks, { action: 'save sharded', path: temporary });
-    const content = noiseContent(this.model);
+  /** A save, then what needs it; nothing where none of it is wanted. What was saved goes at the end. */
+  private async tasks(saved: string, save: Task, others: readonly Task[]): Promise<void> {
+    const wanted = others.filter((task) => this.wants(task));
+    if (wanted.length === 0 && !this.wants(save)) return;
+    await this.task(save);
+    for (const task of wanted) {
+      await this.task(task);
+      await remove(task.job.to);
+    }
+    await remove(saved);
+  }
+
+  private wants({ name }: Task): boolean {
+    return this.wanted.some((text) => name.includes(text));
+  }
+
+  private async task({ name, measured, job, ranks }: Task): Promise<void> {
+    const whole = { ...({ to: '', kind: 'full', model: this.model, ranks } as const), ...job };
+    const started = await Promise.all(
+      Array.from({ length: ranks }, (_, rank) => CheckpointProcess.start({ ...whole, rank })),
+    );
     const began = performance.now();
     const results = await Promise.all(started.map((each) => each.go()));
-    const parts = results.flatMap(({ part }) => (part ? [part] : []));
-    await finishCheckpointFolder(temporary, sharded, content, 'bench', parts);
-    await this.add(`save sharded, ${ranks.length} ranks`, sharded, performance.now() - began, results);
-  }
-
-  private async row(
-    name: string,
-    measured: string,
-    ranks: readonly number[],
-    job: Partial<WorkJob> & Pick<WorkJob, 'action'>,
-  ): Promise<void> {
-    if (!job.action.startsWith('save') && !this.wants(name)) return;
-    const started = await this.start(ranks, job);
-    const began = performance.now();
-    const results = await Promise.all(started.map((each) => each.go()));
-    await this.add(name, measured, performance.now() - began, results);
-  }
-
-  private start(
-    ranks: readonly number[],
-    job: Partial<WorkJob> & Pick<WorkJob, 'action'>,
-  ): Promise<CheckpointProcess[]> {
-    const whole = { path: '', to: '', bytes: 0, model: this.model, ranks: ranks.length, ...job };
-    return Promise.all(ranks.map((rank) => CheckpointProcess.start({ ...whole, rank })));
-  }
-
-  private async add(name: string, measured: string, ms: number, results: readonly WorkResult[]): Promise<void> {
-    if (!this.wants(name)) return;
+    const ms = performance.now() - began;
     const row = this.rows.get(name) ?? { bytes: await bytesOf(measured), ms: [], growthBytes: 0 };
     row.ms.push(ms);
-    console.error(`${name}: ${(row.bytes / 1e6 / ms).toFixed(2)} GB/s`);
     row.growthBytes = Math.max(row.growthBytes, ...results.map(({ growthBytes }) => growthBytes));
     this.rows.set(name, row);
+    console.error(`${name}: ${(row.bytes / 1e6 / ms).toFixed(2)} GB/s`);
   }
+}
+
+/** With the digests beside it. */
+async function remove(saved: string | undefined): Promise<void> {
+  for (const each of saved ? [saved, `${saved}.sha256`] : []) await rm(each, { recursive: true, force: true });
 }
 
 async function bytesOf(measured: string): Promise<number> {
