@@ -81,18 +81,17 @@ function toJson(prediction: Prediction, over: Over): string {
   return JSON.stringify({ ...prediction, overBudget: over }, null, 2);
 }
 
-function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction, over: Over): string {
-  const { peakBytes, liveBytes, byCategory, phases, validation, steps, params, world, hostBytes } = prediction;
-  const peak = phases.reduce((most, phase) => (phase.liveBytes > most.liveBytes ? phase : most));
+/** What a person reads: what is reserved, the peak, the time, and the live bytes of each phase by category. */
+export function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: Prediction, over: Over): string {
+  const { peakBytes, liveBytes, phases, validation, steps, params, world, hostBytes } = prediction;
   const { memoryBudgetMiB: budget, strategy } = config;
+  const peak = phases.find((phase) => phase.liveBytes === liveBytes);
+  const where = peak ? `in ${peak.phase}, at step ${peak.atStep} (${steps[peak.atStep].label})` : 'in validation';
   const columns = [
-    { name: 'at the peak', liveBytes, byCategory },
-    ...phases.map((phase) => ({ name: phase.phase, ...phase })),
-    ...(validation ? [{ name: 'validation', ...validation }] : []),
+    ...phases.map(({ phase, ...rest }) => ({ name: `in ${phase}`, ...rest })),
+    ...(validation ? [{ name: 'in validation', atStep: null, ...validation }] : []),
   ];
-  const head = ['', ...columns.map(({ name }) => name)];
   const rows = CATEGORIES.map((category) => [category, ...columns.map((column) => cell(column.byCategory[category]))]);
-  const total = ['live', ...columns.map((column) => cell(column.liveBytes))];
   const fits = over
     ? ['does not fit', overflowMessage(over.overflow, over.fitting)]
     : budget === null
@@ -100,7 +99,7 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
       : [`fits memoryBudgetMiB ${budget}`];
   return [
     `${config.name}: ${params.toLocaleString('en')} parameters, ${counted(world, 'rank')}, planned for ${profile.name}`,
-    `reserved ${mib(peakBytes)} per rank; live at most ${mib(liveBytes)}, at ${peak.phase} step ${peak.atStep} (${steps[peak.atStep].label})`,
+    `a rank reserves ${mib(peakBytes)}; most live ${mib(liveBytes)}, ${where}`,
     ...fits,
     `host memory ${mib(hostBytes)} per rank`,
     ...(strategy.kind === 'fsdp' && strategy.linkGBps !== null ? [linkWords(strategy.linkGBps)] : []),
@@ -108,12 +107,17 @@ function toText(config: ExperimentConfig, profile: AdapterProfile, prediction: P
     ...(validation ? [validationLine(config, validation)] : []),
     ...configHints(config).map(({ path, message }) => `${path}: ${message}`),
     '',
-    'MiB of the fullest rank',
-    ...table([head, ...rows, total]),
+    'MiB live in a rank, at the one step of the schedule at which each phase holds most in all',
+    ...table([
+      ['', ...columns.map(({ name }) => name)],
+      ['at step', ...columns.map(({ atStep }) => (atStep === null ? '' : String(atStep)))],
+      ...rows,
+      ['live', ...columns.map((column) => cell(column.liveBytes))],
+    ]),
   ].join('\n');
 }
 
-/** Seconds a step, and what they go into, most of all first. */
+/** Milliseconds of a step of training, and what they go into. */
 function estimateLines(
   { calibrated }: AdapterProfile,
   { estimateMs, estimateSplitMs, boundBy }: Prediction,
@@ -122,21 +126,22 @@ function estimateLines(
   const from = calibrated
     ? 'the calibrated rates of this adapter'
     : 'built-in rates (devices --calibrate measures them)';
-  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${seconds(estimateSplitMs[resource])}`);
+  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${milliseconds(estimateSplitMs[resource])}`);
   return [
-    `about ${seconds(estimateMs)} s a step, bound by ${RESOURCE_WORDS[boundBy]}, by ${from}`,
-    `  of which ${split.join(', ')}`,
+    `about ${milliseconds(estimateMs)} ms a training step, bound by ${RESOURCE_WORDS[boundBy]}, by ${from}`,
+    `  of which, in ms, ${split.join(', ')}`,
   ];
 }
 
 function validationLine({ trainer }: ExperimentConfig, { estimateMs }: ValidationPass): string {
   const { validateEvery, validateBatches } = trainer;
   const each = `${validateBatches} held-out ${validateBatches === 1 ? 'batch' : 'batches'}`;
-  return `validation every ${counted(validateEvery ?? 0, 'step')}: ${each}, about ${seconds(estimateMs * validateBatches)} s`;
+  return `validation every ${counted(validateEvery ?? 0, 'step')}: ${each}, about ${milliseconds(estimateMs * validateBatches)} ms`;
 }
 
-function seconds(ms: number): string {
-  return (ms / 1000).toPrecision(2);
+/** Two digits: an estimate has no more. */
+function milliseconds(ms: number): string {
+  return ms < 0.001 ? '0' : Number(ms.toPrecision(2)).toLocaleString('en', { maximumFractionDigits: 4 });
 }
 
 function table(rows: readonly (readonly string[])[]): string[] {
