@@ -11,6 +11,7 @@ import { Logo } from './ui/logo.tsx';
 const LINKS = [
   { href: '/runs', label: 'Runs' },
   { href: '/runs/new', label: 'New run' },
+  { href: '/checkpoints', label: 'Checkpoints' },
 ] as const;
 
 /** The frame of every page: brand, the ways to go, the adapter, the theme. */

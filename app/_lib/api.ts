@@ -1,7 +1,11 @@
 import type { z } from 'zod';
 import type {
+  BroughtCheckpoint,
+  BroughtCheckpointList,
   CheckpointDetails,
   Comparison,
+  ConvertBody,
+  ConvertLine,
   CorpusInfo,
   DeviceList,
   ErrorBody,
@@ -15,7 +19,9 @@ import type {
   Trace,
   TraceList,
   UploadedFile,
+  VerifyLine,
 } from '../../server/contract.ts';
+import type { CheckpointRef } from './checkpoint-ref.ts';
 import type { EventSlice } from './run-follower.ts';
 
 /** Everything the pages ask of /api/v1, typed by the server's contract. */
@@ -112,48 +118,98 @@ export function getCorpus(
   return ask<Corpus>(`/corpora?${query}`, { signal });
 }
 
-/** Sends a file to the data folder. The answer's `path` is what a config points at. */
-export function uploadFile(kind: 'text' | 'batches' | 'checkpoint', file: File): Promise<Upload> {
+/** Of a file on its way: the bytes sent so far; once these are all, the studio reads it through. */
+export type OnSent = (sentBytes: number) => void;
+
+/** Sends a file to the data folder. The answer's `path` is what a config points at. Aborting `signal` leaves nothing there. */
+export function uploadFile(
+  kind: 'text' | 'batches' | 'checkpoint',
+  file: File,
+  { signal, onSent }: { signal?: AbortSignal; onSent?: OnSent } = {},
+): Promise<Upload> {
   const query = new URLSearchParams({ kind, name: file.name });
-  return ask<Upload>(
-    `/files?${query}`,
-    {
-      method: 'POST',
-      headers: { 'content-type': 'application/octet-stream' },
-      body: file,
-    },
-    UPLOAD_TIMEOUT_MS,
-  );
+  // fetch does not tell how much was sent.
+  const request = new XMLHttpRequest();
+  return new Promise((resolve, reject) => {
+    const abort = () => request.abort();
+    signal?.addEventListener('abort', abort, { once: true });
+    request.open('POST', `${BASE}/files?${query}`);
+    request.setRequestHeader('content-type', 'application/octet-stream');
+    request.timeout = UPLOAD_TIMEOUT_MS;
+    request.responseType = 'text';
+    request.upload.onprogress = ({ loaded }) => onSent?.(loaded);
+    request.onload = () =>
+      void (async () => {
+        const response = new Response(request.responseText, { status: request.status });
+        if (response.ok) resolve((await response.json()) as Upload);
+        else reject(await toApiError(response));
+      })();
+    request.onabort = () => reject(new DOMException('The upload was cancelled.', 'AbortError'));
+    request.ontimeout = () => reject(new ApiError(0, 'unreachable', 'The upload took longer than six hours.'));
+    request.onerror = () =>
+      reject(
+        new ApiError(0, 'unreachable', 'The upload broke off. Check that the studio is still running, then try again.'),
+      );
+    request.onloadend = () => signal?.removeEventListener('abort', abort);
+    if (signal?.aborted) request.abort();
+    else request.send(file);
+  });
 }
 
-const checkpointPath = (id: string, name: string) => `${runPath(id)}/checkpoints/${encodeURIComponent(name)}`;
+/** Checkpoints that were brought, newest first. */
+export const listBrought = (signal?: AbortSignal) => ask<BroughtCheckpointList>('/checkpoints', { signal });
+export const deleteBrought = (name: string) =>
+  ask<null>(`/checkpoints/${encodeURIComponent(name)}`, { method: 'DELETE' });
+export type Brought = BroughtCheckpoint;
+
+const checkpointPath = ({ runId, name }: CheckpointRef) =>
+  `${runId === null ? '' : runPath(runId)}/checkpoints/${encodeURIComponent(name)}`;
 
 /**
  * Where a checkpoint is downloaded from: a plain link, so that the browser streams and resumes it. As it is, a folder as
  * one tar, or as one file of another form.
  */
-export const checkpointUrl = (id: string, name: string, as: 'full' | 'safetensors' | null = null) =>
-  `${BASE}${checkpointPath(id, name)}${as === null ? '' : `?as=${as}`}`;
+export const checkpointUrl = (checkpoint: CheckpointRef, as: 'full' | 'safetensors' | null = null) =>
+  `${BASE}${checkpointPath(checkpoint)}${as === null ? '' : `?as=${as}`}`;
 
 /** What a checkpoint holds. */
-export const getCheckpoint = (id: string, name: string, signal?: AbortSignal) =>
-  ask<CheckpointDetails>(`${checkpointPath(id, name)}/details`, { signal });
+export const getCheckpoint = (checkpoint: CheckpointRef, signal?: AbortSignal) =>
+  ask<CheckpointDetails>(`${checkpointPath(checkpoint)}/details`, { signal });
 
 /** What the elements of one of its tensors are like: all of them are read for it. */
-export const getTensor = (id: string, name: string, tensor: string, signal?: AbortSignal) =>
-  ask<TensorDetails>(`${checkpointPath(id, name)}/tensor?tensor=${encodeURIComponent(tensor)}`, { signal });
+export const getTensor = (checkpoint: CheckpointRef, tensor: string, signal?: AbortSignal) =>
+  ask<TensorDetails>(`${checkpointPath(checkpoint)}/tensor?tensor=${encodeURIComponent(tensor)}`, { signal });
 
-/**
- * Continues a text from a checkpoint: `onLine` gets each line as it is drawn, the last an end. Aborting `signal` ends the
- * work too. Throws ApiError for what is refused, and when the answer breaks off.
- */
-export async function sampleCheckpoint(
-  { id, name, body, signal }: { id: string; name: string; body: SampleBody; signal: AbortSignal },
-  onLine: (line: SampleLine) => void,
+/** What is asked of a checkpoint and answered line by line. */
+interface LineRequest<Body> {
+  readonly checkpoint: CheckpointRef;
+  readonly body: Body;
+  /** Aborting it ends the work too. */
+  readonly signal: AbortSignal;
+}
+
+/** Continues a text: `onLine` gets each line as it is drawn, the last an end. */
+export const sampleCheckpoint = (request: LineRequest<SampleBody>, onLine: (line: SampleLine) => void) =>
+  askLines<SampleLine>('sample', request, ({ type }) => type === 'end', onLine);
+
+/** Reads all of it again: how far that is, each file, and what came of it. */
+export const verifyCheckpoint = (request: LineRequest<object>, onLine: (line: VerifyLine) => void) =>
+  askLines<VerifyLine>('verify', request, ({ type }) => type === 'verified' || type === 'failed', onLine);
+
+/** Writes it in another form beside those that were brought. */
+export const convertCheckpoint = (request: LineRequest<ConvertBody>, onLine: (line: ConvertLine) => void) =>
+  askLines<ConvertLine>('convert', request, ({ type }) => type === 'converted' || type === 'failed', onLine);
+
+/** Throws ApiError for what is refused, and when the answer breaks off before its last line. */
+async function askLines<Line>(
+  action: string,
+  { checkpoint, body, signal }: LineRequest<unknown>,
+  isLast: (line: Line) => boolean,
+  onLine: (line: Line) => void,
 ): Promise<void> {
   const broken = () =>
     new ApiError(0, 'unreachable', 'The studio broke off. Check that it is still running, then try again.');
-  const response = await fetch(`${BASE}${checkpointPath(id, name)}/sample`, { ...json(body), signal }).catch(
+  const response = await fetch(`${BASE}${checkpointPath(checkpoint)}/${action}`, { ...json(body), signal }).catch(
     (cause) => {
       throw signal.aborted ? cause : broken();
     },
@@ -170,8 +226,8 @@ export async function sampleCheckpoint(
     const lines = (rest + value).split('\n');
     rest = lines.pop() ?? '';
     for (const text of lines) {
-      const line = JSON.parse(text) as SampleLine;
-      ended = line.type === 'end';
+      const line = JSON.parse(text) as Line;
+      ended = isLast(line);
       onLine(line);
     }
   }

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from 'react';
 import type { SampleBody } from '../../server/contract.ts';
 import { ApiError, sampleCheckpoint } from './api.ts';
+import type { CheckpointRef } from './checkpoint-ref.ts';
 
 /** How far a sampling is. */
 export interface SamplingState {
@@ -14,7 +15,7 @@ export interface SamplingState {
 }
 
 /** One sampling at a time from one checkpoint; the work ends when the page is left. */
-export function useSampling(id: string, name: string) {
+export function useSampling(checkpoint: CheckpointRef) {
   const [state, setState] = useState<SamplingState | null>(null);
   const leaving = useRef<AbortController | null>(null);
   useEffect(() => () => leaving.current?.abort(), []);
@@ -28,7 +29,7 @@ export function useSampling(id: string, name: string) {
     };
     setState({ going: true, prompt: '', text: '', tokens: 0, wanted: body.count, problem: null });
     try {
-      await sampleCheckpoint({ id, name, body, signal: mine.signal }, (line) =>
+      await sampleCheckpoint({ checkpoint, body, signal: mine.signal }, (line) =>
         change((before) => {
           if (line.type === 'prompt') return { ...before, prompt: line.text };
           const text = before.text + line.text;

@@ -1,21 +1,27 @@
 import { checkpointUrl } from '../../_lib/api.ts';
+import type { CheckpointRef } from '../../_lib/checkpoint-ref.ts';
 import { buttonClass } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 
-/** The forms in which a checkpoint can be downloaded: as it is first, then those that are made as they are sent. */
-export function CheckpointDownloads({ runId, name, format }: { runId: string; name: string; format: string }) {
-  const stem = name.replace(/\.(ckpt|safetensors)$/, '');
+/**
+ * The forms in which a checkpoint can be downloaded: as it is first, then, unless `only` that, those that are made as they are
+ * sent.
+ */
+export function CheckpointDownloads(props: { checkpoint: CheckpointRef; kind: string; only?: boolean }) {
+  const { checkpoint, kind, only = false } = props;
+  const { name } = checkpoint;
+  const stem = name.replace(/\.(ckpt|pt|pth|bin|safetensors)$/, '');
   const forms = [
-    { as: null, label: format === 'sharded' ? '.tar' : format === 'full' ? '.ckpt' : '.safetensors' },
-    ...(format === 'sharded' ? [{ as: 'full' as const, label: '.ckpt' }] : []),
-    ...(format === 'safetensors' ? [] : [{ as: 'safetensors' as const, label: '.safetensors' }]),
+    { as: null, label: kind === 'sharded' ? '.tar' : kind === 'full' ? '.ckpt' : '.safetensors' },
+    ...(kind === 'sharded' && !only ? [{ as: 'full' as const, label: '.ckpt' }] : []),
+    ...(kind === 'safetensors' || only ? [] : [{ as: 'safetensors' as const, label: '.safetensors' }]),
   ];
   return (
     <>
       {forms.map(({ as, label }, i) => (
         <a
           key={label}
-          href={checkpointUrl(runId, name, as)}
+          href={checkpointUrl(checkpoint, as)}
           download={`${stem}${label}`}
           className={buttonClass(i === 0 ? 'plain' : 'quiet')}
           aria-label={i === 0 ? `Download ${name}` : `Download ${name} as ${label}`}

@@ -2,71 +2,104 @@
 
 import { useQuery } from '@tanstack/react-query';
 import Link from 'next/link';
+import { useRouter } from 'next/navigation';
 import { useDeferredValue, useState } from 'react';
 import { counted } from '../../../engine/counted.ts';
 import type { CheckpointDetails } from '../../../server/contract.ts';
 import { getCheckpoint, getRun } from '../../_lib/api.ts';
+import { type CheckpointRef, listUrl, startUrl } from '../../_lib/checkpoint-ref.ts';
 import { toYaml } from '../../_lib/config-draft.ts';
-import { continueUrl } from '../../_lib/continue-url.ts';
 import { formatBytes, formatCount, formatExactBytes } from '../../_lib/format.ts';
+import { afterSteps } from '../../_lib/step-words.ts';
 import { ButtonLink } from '../ui/button.tsx';
 import { ConfigPanel } from '../ui/config-panel.tsx';
-import { CopyButton } from '../ui/copy-button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
 import { ScrollRegion } from '../ui/scroll-region.tsx';
 import { CheckpointDownloads } from './checkpoint-downloads.tsx';
+import { ConvertPanel } from './convert-panel.tsx';
+import { DeleteCheckpoint } from './delete-checkpoint.tsx';
+import { FilesPanel } from './files-panel.tsx';
 import { SamplePanel } from './sample-panel.tsx';
 import { TensorList } from './tensor-list.tsx';
 
-/** What one checkpoint holds: its tensors with who wrote what, its optimizer, its config and the digests of its files. */
-export function CheckpointPage({ runId, name }: { runId: string; name: string }) {
+/**
+ * What one checkpoint holds, whether a run saved it or a person brought it: its files, which can be verified, its tensors with
+ * who wrote what, its optimizer and config; and what can be made of it.
+ */
+export function CheckpointPage({ checkpoint }: { checkpoint: CheckpointRef }) {
+  const { runId } = checkpoint;
   const { data, error } = useQuery({
-    queryKey: ['checkpoint', runId, name],
-    queryFn: ({ signal }) => getCheckpoint(runId, name, signal),
+    queryKey: ['checkpoint', checkpoint],
+    queryFn: ({ signal }) => getCheckpoint(checkpoint, signal),
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
   });
-  const run = useQuery({ queryKey: ['run', runId], queryFn: ({ signal }) => getRun(runId, signal) });
+  const run = useQuery({
+    queryKey: ['run', runId],
+    queryFn: ({ signal }) => getRun(String(runId), signal),
+    enabled: runId !== null,
+  });
   if (error)
     return (
       <Notice
         tone="bad"
         page
         title="The checkpoint cannot be shown"
-        action={<ButtonLink href={`/runs/${encodeURIComponent(runId)}`}>The run</ButtonLink>}
+        action={<ButtonLink href={listUrl(checkpoint)}>{runId === null ? 'All checkpoints' : 'The run'}</ButtonLink>}
       >
         {error.message}
       </Notice>
     );
   if (!data) return <p className="py-20 text-center text-faint">Looking at the checkpoint…</p>;
+  const config = runId === null ? data.config : run.data?.config;
   return (
     <div className="space-y-4">
-      <Header runId={runId} runName={run.data?.name ?? runId} name={name} details={data} />
-      {run.data ? <SamplePanel runId={runId} name={name} config={run.data.config} /> : null}
-      <Tensors runId={runId} name={name} details={data} />
-      <div className="grid gap-4 lg:grid-cols-2">
-        <Files details={data} />
-        <Optimizers details={data} />
+      <Header checkpoint={checkpoint} from={run.data?.name ?? runId} details={data} />
+      <div className="grid items-start gap-4 lg:grid-cols-2">
+        <FilesPanel checkpoint={checkpoint} files={data.files} />
+        <ConvertPanel checkpoint={checkpoint} details={data} />
       </div>
-      {data.config == null ? null : <ConfigPanel config={data.config} height="max-h-96" />}
+      {config === undefined ? null : <SamplePanel checkpoint={checkpoint} config={config} />}
+      <Tensors checkpoint={checkpoint} details={data} />
+      <div className={`grid items-start gap-4 ${data.config == null ? '' : 'lg:grid-cols-2'}`}>
+        <Optimizers details={data} />
+        {data.config == null ? null : <ConfigPanel config={data.config} height="max-h-96" />}
+      </div>
     </div>
   );
 }
 
-function Header(props: { runId: string; runName: string; name: string; details: CheckpointDetails }) {
-  const { runId, runName, name, details } = props;
+/** `from`: the run that saved it, by name; null for one that was brought. */
+function Header(props: { checkpoint: CheckpointRef; from: string | null; details: CheckpointDetails }) {
+  const { checkpoint, from, details } = props;
   const { kind, step, bytes, params, tensors, files, samples } = details;
+  const router = useRouter();
+  const done = step === null ? null : afterSteps(step);
+  const seen = samples === null ? '' : `, ${formatCount(samples)} samples seen`;
   return (
     <header className="panel flex flex-wrap items-start gap-3 p-4 sm:p-5">
       <div className="min-w-0 flex-1 basis-64">
-        <h1 className="truncate font-mono text-base font-semibold">{name}</h1>
+        <h1 className="truncate font-mono text-base font-semibold" title={checkpoint.name}>
+          {checkpoint.name}
+        </h1>
         <p className="mt-1 text-muted">
-          after {step === 1 ? 'one step' : `${formatCount(step)} steps`} of{' '}
-          <Link href={`/runs/${encodeURIComponent(runId)}`} className="underline underline-offset-2">
-            {runName}
-          </Link>
-          {samples === null ? '' : `, ${formatCount(samples)} samples seen`}
+          {from === null ? (
+            <>
+              {done ? `${done}${seen}, ` : ''}one of the{' '}
+              <Link href={listUrl(checkpoint)} className="underline underline-offset-2">
+                brought checkpoints
+              </Link>
+            </>
+          ) : (
+            <>
+              {done} of{' '}
+              <Link href={listUrl(checkpoint)} className="underline underline-offset-2">
+                {from}
+              </Link>
+              {seen}
+            </>
+          )}
         </p>
         <p className="mt-1 text-xs text-faint">
           {kind} · <span title={formatExactBytes(bytes)}>{formatBytes(bytes)}</span> in{' '}
@@ -75,11 +108,25 @@ function Header(props: { runId: string; runName: string; name: string; details: 
         </p>
       </div>
       <div className="flex flex-wrap gap-2">
-        <CheckpointDownloads runId={runId} name={name} format={kind} />
+        <CheckpointDownloads checkpoint={checkpoint} kind={kind} />
+        {from === null ? (
+          <DeleteCheckpoint name={checkpoint.name} onDeleted={() => router.push(listUrl(checkpoint))} />
+        ) : null}
+        <ButtonLink
+          look={kind === 'safetensors' ? 'primary' : 'plain'}
+          href={startUrl(checkpoint, 'init')}
+          title="A new run whose weights begin as these; its optimizer begins afresh"
+        >
+          Use as init
+        </ButtonLink>
         {kind === 'safetensors' ? null : (
-          <ButtonLink look="primary" href={continueUrl(runId, `runs/${runId}/checkpoints/${name}`)}>
+          <ButtonLink
+            look="primary"
+            href={startUrl(checkpoint, 'resume')}
+            title="A new run that goes on from here, under any strategy"
+          >
             <Icon name="arrow" className="size-3.5" />
-            Continue with another strategy
+            {from === null ? 'Resume from it' : 'Continue with another strategy'}
           </ButtonLink>
         )}
       </div>
@@ -87,7 +134,7 @@ function Header(props: { runId: string; runName: string; name: string; details: 
   );
 }
 
-function Tensors({ runId, name, details }: { runId: string; name: string; details: CheckpointDetails }) {
+function Tensors({ checkpoint, details }: { checkpoint: CheckpointRef; details: CheckpointDetails }) {
   const [wanted, setWanted] = useState('');
   const filter = useDeferredValue(wanted.trim().toLowerCase());
   const shown = details.tensors.filter((tensor) => tensor.name.toLowerCase().includes(filter));
@@ -109,35 +156,7 @@ function Tensors({ runId, name, details }: { runId: string; name: string; detail
           onChange={(e) => setWanted(e.target.value)}
         />
       </div>
-      <TensorList runId={runId} name={name} tensors={shown} />
-    </section>
-  );
-}
-
-function Files({ details }: { details: CheckpointDetails }) {
-  return (
-    <section className="panel min-w-0 p-4 sm:p-5" aria-label="Files">
-      <h2 className="font-semibold">Files</h2>
-      <ul className="mt-2 divide-y divide-line">
-        {details.files.map(({ name, bytes, sha256 }) => (
-          <li key={name} className="flex flex-wrap items-center gap-x-3 gap-y-1 py-2 text-xs">
-            <span className="min-w-0 flex-1 basis-36 truncate font-mono font-medium">{name}</span>
-            <span className="text-muted" title={formatExactBytes(bytes)}>
-              {formatBytes(bytes)}
-            </span>
-            {sha256 === null ? (
-              <span className="text-faint">no digest</span>
-            ) : (
-              <span className="flex min-w-0 items-center gap-1 text-muted">
-                <code className="max-w-40 truncate font-mono" title={sha256}>
-                  {sha256}
-                </code>
-                <CopyButton text={sha256} label={`Copy the SHA-256 of ${name}`} compact />
-              </span>
-            )}
-          </li>
-        ))}
-      </ul>
+      <TensorList checkpoint={checkpoint} tensors={shown} />
     </section>
   );
 }

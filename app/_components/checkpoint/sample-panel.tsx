@@ -4,6 +4,7 @@ import { useQuery } from '@tanstack/react-query';
 import { type ReactNode, useId, useState } from 'react';
 import { adapterChoices } from '../../_lib/adapter-choices.ts';
 import { listDevices } from '../../_lib/api.ts';
+import type { CheckpointRef } from '../../_lib/checkpoint-ref.ts';
 import { valueAt } from '../../_lib/config-draft.ts';
 import { formatCount } from '../../_lib/format.ts';
 import { type SamplingState, useSampling } from '../../_lib/use-sampling.ts';
@@ -16,17 +17,18 @@ import { Segmented } from '../ui/segmented.tsx';
 const CONTINUING = ['gpt2', 'llama'];
 
 /** Lets the checkpoint's model continue a text, or token ids where no text belongs to its data. */
-export function SamplePanel({ runId, name, config }: { runId: string; name: string; config: unknown }) {
-  const kind = String(valueAt(config, 'model.kind'));
+export function SamplePanel({ checkpoint, config }: { checkpoint: CheckpointRef; config: unknown }) {
+  const kind = valueAt(config, 'model.kind');
   return (
     <section className="panel min-w-0 p-4 sm:p-5" aria-label="Continue a text">
       <h2 className="font-semibold">Continue a text</h2>
-      {CONTINUING.includes(kind) ? (
-        <SampleForm runId={runId} name={name} config={config} />
+      {CONTINUING.includes(String(kind)) ? (
+        <SampleForm checkpoint={checkpoint} config={config} />
       ) : (
         <p className="mt-1 text-muted">
-          Not with the demo Transformer: it reads the targets that it should predict. Checkpoints of GPT-2 and Llama
-          can.
+          {kind === undefined
+            ? 'Not with this one: it does not say what model it holds. Checkpoints that a run of a studio wrote do.'
+            : 'Not with the demo Transformer: it reads the targets that it should predict. Checkpoints of GPT-2 and Llama can.'}
         </p>
       )}
     </section>
@@ -41,7 +43,7 @@ interface Typed {
   readonly seed: string;
 }
 
-function SampleForm({ runId, name, config }: { runId: string; name: string; config: unknown }) {
+function SampleForm({ checkpoint, config }: { checkpoint: CheckpointRef; config: unknown }) {
   const hasWords = valueAt(config, 'data.kind') !== 'batches';
   const usesGpt2Tokens = valueAt(config, 'data.tokenizer') === 'gpt2';
   const [form, setForm] = useState<'text' | 'ids'>(hasWords ? 'text' : 'ids');
@@ -50,7 +52,7 @@ function SampleForm({ runId, name, config }: { runId: string; name: string; conf
   const [typed, setTyped] = useState<Typed>({ count: '40', temperature: '0.8', topK: '40', seed: '0' });
   const [adapter, setAdapter] = useState('interpreter');
   const devices = useQuery({ queryKey: ['devices'], queryFn: ({ signal }) => listDevices(signal), staleTime: 60_000 });
-  const { state, start, cancel } = useSampling(runId, name);
+  const { state, start, cancel } = useSampling(checkpoint);
   const problems = problemsOf(typed, form === 'ids' ? ids : null);
   const ready = !Object.values(problems).some(Boolean) && (form === 'text' ? prompt : ids).trim() !== '';
   const id = useId();

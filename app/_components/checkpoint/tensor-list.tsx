@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import type { CheckpointDetails, TensorDetails } from '../../../server/contract.ts';
 import { getTensor } from '../../_lib/api.ts';
+import type { CheckpointRef } from '../../_lib/checkpoint-ref.ts';
 import { formatBytes, formatCount, formatExactBytes } from '../../_lib/format.ts';
 import { Button } from '../ui/button.tsx';
 
@@ -13,7 +14,7 @@ const rankColour = (rank: number) => `var(--run-${(rank % 8) + 1})`;
 const PAGE = 25;
 
 /** The tensors of a checkpoint; one opened shows its chunks by rank and what its elements are like. */
-export function TensorList({ runId, name, tensors }: { runId: string; name: string; tensors: readonly Tensor[] }) {
+export function TensorList({ checkpoint, tensors }: { checkpoint: CheckpointRef; tensors: readonly Tensor[] }) {
   const [pages, setPages] = useState(1);
   const shown = tensors.slice(0, pages * PAGE);
   if (!tensors.length) return <p className="text-muted">No tensor has such a name.</p>;
@@ -21,7 +22,7 @@ export function TensorList({ runId, name, tensors }: { runId: string; name: stri
     <>
       <ul className="divide-y divide-line">
         {shown.map((tensor) => (
-          <TensorRow key={tensor.name} runId={runId} checkpoint={name} tensor={tensor} />
+          <TensorRow key={tensor.name} checkpoint={checkpoint} tensor={tensor} />
         ))}
       </ul>
       {shown.length < tensors.length ? (
@@ -33,7 +34,7 @@ export function TensorList({ runId, name, tensors }: { runId: string; name: stri
   );
 }
 
-function TensorRow({ runId, checkpoint, tensor }: { runId: string; checkpoint: string; tensor: Tensor }) {
+function TensorRow({ checkpoint, tensor }: { checkpoint: CheckpointRef; tensor: Tensor }) {
   const [open, setOpen] = useState(false);
   const { name, dtype, shape, bytes, parts } = tensor;
   return (
@@ -52,7 +53,7 @@ function TensorRow({ runId, checkpoint, tensor }: { runId: string; checkpoint: s
         {open ? (
           <div className="space-y-3 py-3">
             {parts.length > 1 ? <Chunks tensor={tensor} /> : null}
-            <Values runId={runId} checkpoint={checkpoint} tensor={name} />
+            <Values checkpoint={checkpoint} tensor={name} />
           </div>
         ) : null}
       </details>
@@ -88,10 +89,10 @@ function Chunks({ tensor: { shape, parts } }: { tensor: Tensor }) {
   );
 }
 
-function Values({ runId, checkpoint, tensor }: { runId: string; checkpoint: string; tensor: string }) {
+function Values({ checkpoint, tensor }: { checkpoint: CheckpointRef; tensor: string }) {
   const { data, error } = useQuery({
-    queryKey: ['tensor', runId, checkpoint, tensor],
-    queryFn: ({ signal }) => getTensor(runId, checkpoint, tensor, signal),
+    queryKey: ['tensor', checkpoint, tensor],
+    queryFn: ({ signal }) => getTensor(checkpoint, tensor, signal),
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
   });

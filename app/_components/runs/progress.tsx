@@ -1,6 +1,7 @@
 import type { RunState } from '../../../server/contract.ts';
 import { formatCount } from '../../_lib/format.ts';
 import { stepsDone } from '../../_lib/step-words.ts';
+import { ProgressBar } from '../ui/progress-bar.tsx';
 
 /** The bar's colour tells how it ended; while it goes on it has the accent's. */
 export function progressColour(state: RunState): string | undefined {
@@ -19,28 +20,16 @@ export function Progress(props: {
   bare?: boolean;
 }) {
   const { done, of } = props;
-  const share = of ? Math.min(1, done / of) : 0;
   return (
     <div className="flex items-center gap-2">
-      <div
-        role="progressbar"
-        aria-label={props.label}
-        aria-valuemin={0}
-        aria-valuemax={of}
-        aria-valuenow={done}
-        aria-valuetext={stepsDone(done, of)}
-        className={`min-w-12 flex-1 overflow-hidden rounded-full bg-[light-dark(#e3e5ec,#262a33)] ${props.tall ? 'h-2' : 'h-1.5'}`}
-      >
-        <svg width="100%" height="100%" aria-hidden="true" preserveAspectRatio="none" className="block">
-          <rect
-            width={`${share * 100}%`}
-            height="100%"
-            rx="4"
-            fill={props.colour ?? 'var(--accent-fill)'}
-            className="transition-[width] duration-300"
-          />
-        </svg>
-      </div>
+      <ProgressBar
+        label={props.label}
+        value={done}
+        max={of}
+        text={stepsDone(done, of)}
+        colour={props.colour}
+        tall={props.tall}
+      />
       {props.bare ? null : (
         <span className="min-w-16 text-right text-xs whitespace-nowrap text-muted">
           {formatCount(done)} / {formatCount(of)}

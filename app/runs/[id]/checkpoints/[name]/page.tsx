@@ -5,5 +5,5 @@ export const metadata: Metadata = { title: 'Checkpoint' };
 
 export default async function Page({ params }: { params: Promise<{ id: string; name: string }> }) {
   const { id, name } = await params;
-  return <CheckpointPage runId={decodeURIComponent(id)} name={decodeURIComponent(name)} />;
+  return <CheckpointPage checkpoint={{ runId: decodeURIComponent(id), name: decodeURIComponent(name) }} />;
 }
