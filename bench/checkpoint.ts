@@ -66,11 +66,11 @@ class CheckpointBench {
       path.join(folder, 'copy'),
     ];
     const save = (kind: CheckpointKind, by: number): Task => ({
-      name: `save ${kind}, ${by === 1 ? 'one rank' : `${by} ranks`}`,
+      name: `save ${kind} by ${by === 1 ? 'one rank' : `${by} ranks`}`,
       ...{ job: { action: 'save', kind, path: folder }, ranks: by, measured: saved(kind) },
     });
     const load = (kind: CheckpointKind, by: number): Task => ({
-      name: `load ${kind}, ${by === 1 ? 'one rank' : `${by} ranks`}`,
+      name: `load ${kind} by ${by === 1 ? 'one rank' : `${by} ranks`}`,
       ...{ job: { action: 'load', path: saved(kind) }, ranks: by, measured: saved(kind) },
     });
     const of = (measured: string, name: string, job: Task['job']): Task => ({ name, measured, job, ranks: 1 });
