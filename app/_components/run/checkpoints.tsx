@@ -1,6 +1,6 @@
 import Link from 'next/link';
 import type { Run } from '../../../server/contract.ts';
-import { continueUrl } from '../../_lib/continue-url.ts';
+import { checkpointPageUrl, startUrl } from '../../_lib/checkpoint-ref.ts';
 import { formatBytes, formatExactBytes } from '../../_lib/format.ts';
 import { afterSteps } from '../../_lib/step-words.ts';
 import { CheckpointDownloads } from '../checkpoint/checkpoint-downloads.tsx';
@@ -27,7 +27,7 @@ export function Checkpoints({ run }: { run: Run }) {
               <li key={checkpoint.name} className="flex flex-wrap items-center gap-x-4 gap-y-1 py-2">
                 <div className="min-w-0 flex-1 basis-52">
                   <Link
-                    href={`/runs/${encodeURIComponent(run.id)}/checkpoints/${encodeURIComponent(checkpoint.name)}`}
+                    href={checkpointPageUrl({ runId: run.id, name: checkpoint.name })}
                     className="truncate font-mono text-xs font-medium underline decoration-line-strong underline-offset-2 hover:decoration-current"
                   >
                     {checkpoint.name}
@@ -45,11 +45,11 @@ export function Checkpoints({ run }: { run: Run }) {
                   <CopyButton text={checkpoint.sha256} label={`Copy the SHA-256 of ${checkpoint.name}`} compact />
                 </span>
                 <span className="flex flex-wrap gap-2">
-                  <CheckpointDownloads runId={run.id} name={checkpoint.name} format={checkpoint.format} />
+                  <CheckpointDownloads checkpoint={{ runId: run.id, name: checkpoint.name }} kind={checkpoint.format} />
                   {checkpoint.format === 'safetensors' ? null : (
                     <ButtonLink
                       look="quiet"
-                      href={continueUrl(run.id, checkpoint.path)}
+                      href={startUrl({ runId: run.id, name: checkpoint.name }, 'resume')}
                       title="A new run that goes on from here, under any strategy"
                       aria-label={`Continue from ${checkpoint.name}`}
                     >
