@@ -104,7 +104,7 @@ export const Comparison = z.strictObject({
 });
 export type Comparison = z.infer<typeof Comparison>;
 
-/** GET /api/v1/devices. */
+/** GET /api/v1/devices. POST /api/v1/devices/:id/calibrate → 202: it is measured once nothing runs and the machine is quiet. */
 export const DeviceList = z.strictObject({
   adapters: z.array(
     z.strictObject({
@@ -115,10 +115,16 @@ export const DeviceList = z.strictObject({
       features: z.array(z.string()),
       limits: z.record(z.string(), z.number()),
       busy: z.string().nullable(),
-      /** Rates that `devices --calibrate` measured, for the time estimate. */
+      /** Memory of its own; null for a software adapter, whose buffers are host memory. */
+      memoryBytes: z.number().nullable(),
+      /** Rates that were measured on it, for the time estimate. */
       rates: AdapterRates.nullable(),
+      /** Whether measuring them is under way, and a sentence for a person: what it waits for, or why it failed. */
+      calibration: z.strictObject({ state: z.enum(['none', 'waiting', 'measuring', 'failed']), note: z.string() }),
     }),
   ),
+  /** What all ranks of a run together may take of the host's memory just now. */
+  freeHostBytes: z.number(),
   error: z.string().nullable(),
 });
 

@@ -18,6 +18,7 @@ import { openSockets, SOCKET_PATH, sendHint } from './live/socket.ts';
 import { RunStore } from './runs/run-store.ts';
 import { AdapterList } from './scheduler/adapter-list.ts';
 import { IdleCalibration } from './scheduler/idle-calibration.ts';
+import type { CoreTicks } from './scheduler/machine-load.ts';
 import { Scheduler, type SchedulerOptions } from './scheduler/scheduler.ts';
 
 export interface StudioSettings {
@@ -34,6 +35,7 @@ export interface StudioSettings {
   readonly adapters?: AdapterList;
   readonly workers?: SchedulerOptions['workers'];
   readonly calibrate?: (id: string, signal: AbortSignal) => Promise<AdapterRates>;
+  readonly readTicks?: () => CoreTicks | null;
 }
 
 export interface Studio {
@@ -129,6 +131,7 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
     held: scheduler.held,
     dataFolder: folder.root,
     measure: settings.calibrate ?? calibrateInChild,
+    readTicks: settings.readTicks,
     log,
   });
   closers.push(() => calibration.close());
@@ -137,7 +140,7 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
 
   const by: Answering = {
     guard,
-    routes: apiRoutes({ store, scheduler, adapters, folder }),
+    routes: apiRoutes({ store, scheduler, calibration, adapters, folder }),
     pages,
     root: folder.root,
     log,

@@ -5,7 +5,17 @@ import { adapterHint, profileFor } from './adapter-profile.ts';
 import type { Devices } from './api.ts';
 
 const limits = { minStorageBufferOffsetAlignment: 32, maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 31 };
-const gpu = { name: 'a GPU', software: false, pciId: null, features: [], limits, busy: null, rates: null };
+const gpu = {
+  name: 'a GPU',
+  software: false,
+  pciId: null,
+  features: [],
+  limits,
+  busy: null,
+  memoryBytes: null,
+  rates: null,
+  calibration: { state: 'none' as const, note: '' },
+};
 const rates = { ...ratesOf(builtInProfiles.software), dispatchSeconds: 7e-6 };
 const devices: Devices = {
   adapters: [
@@ -13,6 +23,7 @@ const devices: Devices = {
     { ...gpu, id: 'two' },
     { ...gpu, id: 'swiftshader', name: 'SwiftShader', software: true, rates },
   ],
+  freeHostBytes: 2 ** 34,
   error: null,
 };
 
@@ -33,7 +44,11 @@ it('knows over how many adapters a run spreads: GPUs of one name under auto, els
 });
 
 it('says beside an adapter what to install where the machine has none; the interpreter needs none', () => {
-  const none: Devices = { adapters: [], error: 'No GPU adapter works here. Install a Vulkan driver.' };
+  const none: Devices = {
+    adapters: [],
+    freeHostBytes: 0,
+    error: 'No GPU adapter works here. Install a Vulkan driver.',
+  };
   for (const adapter of ['auto', 'software', 'H200']) expect(adapterHint(adapter, none)).toBe(none.error);
   expect(adapterHint('interpreter', none)).toBeNull();
   expect(adapterHint('auto', devices)).toBeNull();

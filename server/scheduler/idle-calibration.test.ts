@@ -26,30 +26,39 @@ afterEach(async () => {
   await rm(folder, { recursive: true });
 });
 
+/** A machine whose cores others keep busy by this share, at each reading since the one before. */
+function machineLoad(share: () => number) {
+  let ticks = { total: 0, idle: 0, own: 0 };
+  return () => {
+    ticks = { total: ticks.total + 100, idle: ticks.idle + 100 * (1 - share()), own: 0 };
+    return ticks;
+  };
+}
+
 /** With a measurement that takes until it is told, or no time. */
-function calibration(measure: (id: string, signal: AbortSignal) => Promise<typeof rates>) {
+function calibration(measure: (id: string, signal: AbortSignal) => Promise<typeof rates>, share = () => 0) {
   const held = new Map<string, string>();
   const measured: string[] = [];
-  open.push(
-    new IdleCalibration({
-      adapters: async () => machine,
-      held,
-      dataFolder: folder,
-      measure: (id, signal) => {
-        measured.push(id);
-        return measure(id, signal);
-      },
-      log: pino({ level: 'silent' }),
-      idleMs: 50,
-    }),
-  );
+  const idle = new IdleCalibration({
+    adapters: async () => machine,
+    held,
+    dataFolder: folder,
+    measure: (id, signal) => {
+      measured.push(id);
+      return measure(id, signal);
+    },
+    log: pino({ level: 'silent' }),
+    idleMs: 50,
+    readTicks: machineLoad(share),
+  });
+  open.push(idle);
   /** A run on an adapter, and then nothing. */
   const use = async (id: string) => {
     held.set(id, 'a run');
     await sleep(40);
     held.clear();
   };
-  return { held, measured, use };
+  return { idle, held, measured, use };
 }
 
 async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
@@ -109,16 +118,60 @@ it('a run that begins meanwhile ends it, and it is measured again after that', a
   await until(() => kept('a'));
 });
 
-it('one that cannot be measured is left alone', async () => {
-  const { measured, use } = calibration(() => Promise.reject(new Error('it crashed')));
+it('one that cannot be measured is left alone, and says why', async () => {
+  const { idle, measured, use } = calibration(() => Promise.reject(new Error('it crashed')));
   await use('a');
   await until(() => measured.length === 1);
   await sleep(200);
   expect(measured).toEqual(['a']);
+  expect(idle.stateOf('a')).toEqual({ state: 'failed', note: 'Its rates were not measured: it crashed' });
+});
+
+it('waits while others keep the machine busy, and says so', async () => {
+  let share = 0.63;
+  const { idle, measured, use } = calibration(
+    async () => rates,
+    () => share,
+  );
+  await use('a');
+  await until(() => idle.stateOf('a').note.includes('other work takes 63 %'));
+  await sleep(200);
+  expect(measured).toEqual([]);
+  share = 0.05;
+  await until(() => kept('a'));
+  expect(idle.stateOf('a')).toEqual({ state: 'none', note: '' });
+});
+
+it('throws away what it measured while the machine was busy, and measures again when it is quiet', async () => {
+  let share = 0;
+  const { idle, measured, use } = calibration(
+    async () => {
+      share = measured.length === 1 ? 0.5 : 0;
+      return rates;
+    },
+    () => share,
+  );
+  await use('a');
+  await until(() => idle.stateOf('a').note.includes('other work takes 50 %'));
+  expect(await kept('a')).toBe(false);
+  share = 0;
+  await until(() => kept('a'));
+  expect(measured).toEqual(['a', 'a']);
+});
+
+it('measures what is asked for, also if it was before; not what is not there', async () => {
+  await writeCalibration(folder, machine[0], rates);
+  const again = { ...rates, dispatchSeconds: 1 };
+  const { idle, measured } = calibration(async () => again);
+  await expect(idle.ask('c')).rejects.toThrow('There is no adapter c here.');
+  await idle.ask('a');
+  expect(idle.stateOf('a').state).toBe('waiting');
+  await until(async () => (await readCalibration(folder, machine[0]))?.dispatchSeconds === 1);
+  expect(measured).toEqual(['a']);
 });
 
 it('the studio lists the rates of an adapter once a run has used it', async () => {
-  const test = await openTestStudio({ calibrate: async () => rates });
+  const test = await openTestStudio({ calibrate: async () => rates, readTicks: () => null });
   const listed = async () =>
     ((await test.api.get('/devices')).body as { adapters: { rates: unknown }[] }).adapters[0].rates;
   try {

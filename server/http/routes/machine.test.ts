@@ -17,7 +17,13 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-const common = { pciId: null, software: false, features: ['subgroups'], limits: { maxBufferSize: 1024 } };
+const common = {
+  pciId: null,
+  software: false,
+  features: ['subgroups'],
+  limits: { maxBufferSize: 1024 },
+  deviceMemoryBytes: 2 ** 34,
+};
 const entries = [
   { ...common, id: '0000:01:00.0', name: 'a GPU', driver: 'one 1.0' },
   { ...common, id: 'swiftshader', name: 'SwiftShader', driver: 'two 2.0', software: true },
@@ -28,15 +34,21 @@ it('lists the adapters with who uses them and what was measured of them', async 
   await writeCalibration(folder, entries[0], rates);
   const services = {
     adapters: { get: async () => entries },
+    calibration: { stateOf: (id: string) => ({ state: id === 'swiftshader' ? 'waiting' : 'none', note: id }) },
     scheduler: { held: new Map([['swiftshader', 'a run']]) },
     folder: { root: folder },
   } as unknown as Services;
   const route = machineRoutes(services).find(({ path }) => path === '/devices')!;
   const { status, body } = (await route.handle({} as never)) as { status: number; body: unknown };
   expect(status).toBe(200);
-  const { adapters } = DeviceList.parse(body);
+  const { adapters, freeHostBytes } = DeviceList.parse(body);
   expect(adapters.map(({ id, busy, rates: measured }) => [id, busy, measured])).toEqual([
     ['0000:01:00.0', null, rates],
     ['swiftshader', 'a run', null],
   ]);
+  expect(adapters.map(({ memoryBytes, calibration }) => [memoryBytes, calibration.state])).toEqual([
+    [2 ** 34, 'none'],
+    [null, 'waiting'],
+  ]);
+  expect(freeHostBytes).toBeGreaterThan(0);
 });

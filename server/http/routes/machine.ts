@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { z } from 'zod';
 import { StudioError } from '../../../engine/errors.ts';
 import { readCalibration } from '../../../engine/node/calibration-store.ts';
+import { freeMemoryBytes } from '../../../engine/node/shared-segment.ts';
 import type { DeviceList } from '../../contract.ts';
 import type { Route } from '../router.ts';
 import type { Services } from '../services.ts';
@@ -11,7 +12,7 @@ const { version } = JSON.parse(readFileSync(new URL('../../../package.json', imp
 };
 
 /** What this machine has, and whether the studio is well. */
-export function machineRoutes({ adapters, scheduler, store, folder }: Services): Route[] {
+export function machineRoutes({ adapters, scheduler, calibration, store, folder }: Services): Route[] {
   return [
     {
       method: 'GET',
@@ -25,10 +26,14 @@ export function machineRoutes({ adapters, scheduler, store, folder }: Services):
       method: 'GET',
       path: '/devices',
       async handle() {
-        const body: z.infer<typeof DeviceList> = { adapters: [], error: null };
+        const body: z.infer<typeof DeviceList> = {
+          adapters: [],
+          freeHostBytes: freeMemoryBytes(),
+          error: null,
+        };
         try {
           for (const entry of await adapters.get()) {
-            const { id, name, pciId, software, features, limits } = entry;
+            const { id, name, pciId, software, features, limits, deviceMemoryBytes } = entry;
             const busy = scheduler.held.get(id) ?? null;
             const rates = await readCalibration(folder.root, entry);
             body.adapters.push({
@@ -39,7 +44,9 @@ export function machineRoutes({ adapters, scheduler, store, folder }: Services):
               features: [...features],
               limits: { ...limits },
               busy,
+              memoryBytes: software ? null : deviceMemoryBytes,
               rates,
+              calibration: calibration.stateOf(id),
             });
           }
         } catch (error) {
@@ -47,6 +54,14 @@ export function machineRoutes({ adapters, scheduler, store, folder }: Services):
           body.error = error.message;
         }
         return { status: 200, body };
+      },
+    },
+    {
+      method: 'POST',
+      path: '/devices/:id/calibrate',
+      async handle({ params }) {
+        await calibration.ask(params.id);
+        return { status: 202, body: calibration.stateOf(params.id) };
       },
     },
   ];
