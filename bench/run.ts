@@ -21,6 +21,10 @@ const benches: Readonly<Record<string, Bench>> = {
     about: "the table of Fabric's FSDP guide, ours and torch's in turns",
     load: () => import('./fabric-table.ts'),
   },
+  'slow-link': {
+    about: 'FULL_SHARD beside HYBRID_SHARD over a simulated link between machines, predicted and measured',
+    load: () => import('./slow-link.ts'),
+  },
   collectives: {
     about: 'all-gather, reduce-scatter and all-reduce against what their copies allow',
     load: () => import('./collectives.ts'),
