@@ -1,5 +1,6 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { crc32 } from 'node:zlib';
+import { bufferedSink } from '../checkpoint/buffered-sink.ts';
 import type { ByteSink } from '../checkpoint/byte-source.ts';
 import { StudioError } from '../errors.ts';
 import { naming, openPlainFile, writeAll } from './file-bytes.ts';
@@ -98,6 +99,24 @@ export class DigestedFile implements ByteSink {
         this.portionFailure = { error };
       },
     );
+  }
+}
+
+/** Writes what comes to a new file, safely on disk when this returns. Where it throws, what there is of the file stays. */
+export async function writeDigested(
+  parts: AsyncIterable<Uint8Array>,
+  path: string,
+  options?: Parameters<typeof DigestedFile.create>[1],
+): Promise<Digested> {
+  const file = await DigestedFile.create(path, options);
+  const sink = bufferedSink(file);
+  try {
+    for await (const part of parts) await sink.write(part);
+    await sink.flush();
+    return await file.finish();
+  } catch (error) {
+    await file.close();
+    throw error;
   }
 }
 

@@ -7,6 +7,8 @@ import { absent, DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
 import { quote } from '../data-folder.ts';
 import { TAR_END_BYTES, tarHeader, tarPadding } from './tar-format.ts';
 
+const READ_BYTES = 2 ** 20;
+
 /** A part of an archive: bytes at hand, or those of a file. */
 type Piece = { readonly bytes: number } & ({ readonly data: Buffer } | { readonly path: string });
 
@@ -64,7 +66,12 @@ async function* readPieces(pieces: readonly Piece[], start: number, end: number)
 async function* readFile(path: string, from: number, to: number): AsyncGenerator<Buffer> {
   const handle = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW);
   try {
-    for await (const part of handle.createReadStream({ start: from, end: to - 1, autoClose: false }))
+    for await (const part of handle.createReadStream({
+      start: from,
+      end: to - 1,
+      autoClose: false,
+      highWaterMark: READ_BYTES,
+    }))
       yield part as Buffer;
   } finally {
     await handle.close();

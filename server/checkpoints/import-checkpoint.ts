@@ -1,9 +1,8 @@
-import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { lstat, open, rename } from 'node:fs/promises';
+import { lstat, rename } from 'node:fs/promises';
 import { extname, join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import { commitCheckpointFolder } from '../../engine/node/checkpoint-folder.ts';
+import { sha256OfFile, writeDigested } from '../../engine/node/digested-file.ts';
 import { absent, DIGEST_SUFFIX, writeSynced } from '../../engine/node/file-bytes.ts';
 import { freeName, withoutEnding } from './checkpoint-names.ts';
 import { type ReadingBounds, verifyInProcess } from './checkpoint-process.ts';
@@ -46,7 +45,7 @@ async function importFile({ source, brought, name, maxBytes, ...reading }: Arriv
     const other = `${stem}-${sha256.slice(0, 8)}${name.slice(stem.length)}`;
     for (const candidate of [name, other]) {
       const there = await lstat(join(uploads, candidate)).catch(absent);
-      if (there?.isFile() && (await digestOf(join(uploads, candidate))) === sha256)
+      if (there?.isFile() && (await sha256OfFile(join(uploads, candidate))) === sha256)
         return { name: candidate, bytes, sha256 };
       if (there) continue;
       await writeSynced(join(draft.folder, `${candidate}${DIGEST_SUFFIX}`), `${sha256}  ${candidate}\n`);
@@ -93,27 +92,16 @@ export async function receiveFile(
   path: string,
   maxBytes: number,
 ): Promise<{ readonly bytes: number; readonly sha256: string }> {
-  const file = await open(path, 'wx', 0o600);
-  try {
-    const hash = createHash('sha256');
-    let bytes = 0;
-    for await (const part of source) {
-      bytes += part.length;
-      if (bytes > maxBytes) throw new StudioError('too-large', `The file has more than ${maxBytes} bytes.`);
-      hash.update(part);
-      await file.writeFile(part);
-    }
-    if (bytes === 0) throw new StudioError('bad-file', 'The file is empty.');
-    await file.sync();
-    return { bytes, sha256: hash.digest('hex') };
-  } finally {
-    await file.close();
-  }
+  const written = await writeDigested(bounded(source, maxBytes), path, { mode: 0o600 });
+  if (written.bytes === 0) throw new StudioError('bad-file', 'The file is empty.');
+  return written;
 }
 
-/** The sha256 of a file that is there already. */
-export async function digestOf(path: string): Promise<string> {
-  const hash = createHash('sha256');
-  for await (const part of createReadStream(path)) hash.update(part as Buffer);
-  return hash.digest('hex');
+async function* bounded(source: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Buffer> {
+  let bytes = 0;
+  for await (const part of source) {
+    bytes += part.length;
+    if (bytes > maxBytes) throw new StudioError('too-large', `The file has more than ${maxBytes} bytes.`);
+    yield part;
+  }
 }

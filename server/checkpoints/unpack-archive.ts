@@ -1,8 +1,8 @@
-import { createHash } from 'node:crypto';
-import { type FileHandle, mkdir, open } from 'node:fs/promises';
+import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import type { FolderFile } from '../../engine/node/checkpoint-folder.ts';
+import { writeDigested } from '../../engine/node/digested-file.ts';
 import { readTarHeader, TAR_BLOCK, tarPadding } from './tar-format.ts';
 
 /** Files of a checkpoint of 512 ranks with room to spare. */
@@ -60,7 +60,8 @@ export async function unpackArchive(
     } else {
       folder ??= way[0];
       if (way[0] !== folder) throw refuse(header.name, `is outside ${folder}: an archive holds one checkpoint`);
-      files.push(await writeEntry(reader, join(into, way[1]), way[1], header.bytes));
+      const written = await writeDigested(reader.parts(header.bytes), join(into, way[1]), { mode: 0o600 });
+      files.push({ name: way[1], ...written });
     }
     await reader.skip(tarPadding(header.bytes));
   }
@@ -82,21 +83,6 @@ function parseList(text: string, folder: string): Map<string, string> {
     digests.set(name, sha256);
   }
   return digests;
-}
-
-async function writeEntry(reader: BlockReader, path: string, name: string, bytes: number): Promise<FolderFile> {
-  const file: FileHandle = await open(path, 'wx', 0o600);
-  try {
-    const hash = createHash('sha256');
-    for await (const part of reader.parts(bytes)) {
-      hash.update(part);
-      await file.writeFile(part);
-    }
-    await file.sync();
-    return { name, bytes, sha256: hash.digest('hex') };
-  } finally {
-    await file.close();
-  }
 }
 
 /** Takes exact numbers of bytes from chunks of any size. */

@@ -2,9 +2,10 @@ import { randomBytes } from 'node:crypto';
 import { link, readdir, rm } from 'node:fs/promises';
 import { extname, join } from 'node:path';
 import { StudioError } from '../../../engine/errors.ts';
+import { sha256OfFile } from '../../../engine/node/digested-file.ts';
 import { DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
 import { CHECKPOINT_ENDINGS, safeStem } from '../../checkpoints/checkpoint-names.ts';
-import { digestOf, importCheckpoint, receiveFile } from '../../checkpoints/import-checkpoint.ts';
+import { importCheckpoint, receiveFile } from '../../checkpoints/import-checkpoint.ts';
 import type { FileList } from '../../contract.ts';
 import { PARTIAL_UPLOAD } from '../../data-folder.ts';
 import { checkpointBytes } from '../../runs/checkpoint-files.ts';
@@ -115,7 +116,7 @@ async function place(draft: string, folder: string, name: string, sha256: string
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     }
-    if ((await digestOf(join(folder, candidate))) === sha256) return candidate;
+    if ((await sha256OfFile(join(folder, candidate))) === sha256) return candidate;
   }
   throw new StudioError('conflict', `There is another file ${name} already. Give yours another name.`);
 }
