@@ -1,4 +1,8 @@
 import type { ExperimentConfig } from '../config.ts';
+import { attentionGrad } from '../ops/attention/attention-grad.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { columnSum } from '../ops/column-sum/column-sum.ts';
 import { crossEntropyGrad } from '../ops/cross-entropy/cross-entropy-grad.ts';
 import { crossEntropyGradScaled } from '../ops/cross-entropy/cross-entropy-grad-scaled.ts';
 import { crossEntropyPartial } from '../ops/cross-entropy/cross-entropy-partial.ts';
@@ -16,6 +20,7 @@ import {
   layerNormResidualHalf,
 } from '../ops/layer-norm/layer-norm-residual.ts';
 import { rmsNormResidual, rmsNormResidualHalf } from '../ops/rms-norm/rms-norm-residual.ts';
+import { withGatedProducts } from './gated-products.ts';
 import type { UnitProgram } from './unit-program.ts';
 
 /** A type in which floats are stored. Arithmetic is float32 whatever they are stored as. */
@@ -50,7 +55,8 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
  * float32, which a call of their own packs.
  */
 export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
-  return precision.used === 'f16' ? new HalfPass(program, precision, tensorCores).run() : program;
+  if (precision.used !== 'f16') return program;
+  return new HalfPass(tensorCores ? withGatedProducts(program) : program, precision, tensorCores).run();
 }
 
 /**
@@ -63,6 +69,9 @@ const ROUNDING = new Map([
   [rmsNormResidual, rmsNormResidualHalf],
 ]);
 
+/** Kernels that add up gradients which products round to halves: they may have them as rounded. */
+const SUMS: ReadonlySet<Kernel> = new Set([columnSum, attentionGrad, attentionGradQ, attentionGradKV]);
+
 /** How an activation that is kept in halves is used; calls by position. */
 interface HalfLife {
   /** The call after which it is complete. */
@@ -73,9 +82,9 @@ interface HalfLife {
 
 class HalfPass {
   private readonly values: Value[];
-  private readonly lives: ReadonlyMap<number, HalfLife>;
-  /** Ids of activations that are halves as they are made. */
-  private readonly direct: ReadonlySet<number>;
+  private lives: ReadonlyMap<number, HalfLife>;
+  /** Ids of those that are halves as they are made. */
+  private readonly direct: Set<number>;
   /** The float32 forms of activations, by name and id. */
   private readonly whole = new Map<string, Value>();
 
@@ -87,26 +96,54 @@ class HalfPass {
     this.values = [...program.values];
     const calls = program.visits.flatMap((visit) => visit.calls);
     this.lives = halfLives(calls);
-    this.direct = tensorCores ? this.madeAsHalves(calls) : new Set();
+    this.direct = new Set();
+    if (!tensorCores) return;
+    const gradients = gradientLives(calls);
+    this.lives = new Map([...this.lives, ...gradients]);
+    this.direct = this.madeAsHalves(calls);
+    // A gradient that some call cannot make so, or that not only products read, stays float32.
+    for (const id of this.readElsewhere(calls, gradients)) this.direct.delete(id);
+    this.lives = new Map([...this.lives].filter(([id]) => this.direct.has(id) || !gradients.has(id)));
+  }
+
+  /** Which of these gradients are read by a call that would not round them to halves by itself. */
+  private readElsewhere(calls: readonly Call[], gradients: ReadonlyMap<number, HalfLife>): Set<number> {
+    const found = new Set<number>();
+    calls.forEach((call, position) => {
+      call.operands.forEach((value, i) => {
+        const life = gradients.get(value.id);
+        if (!life || position <= life.complete) return;
+        const { name } = call.kernel.operands[i];
+        const { reads } = this.uses(call, position);
+        const rounds = name !== 'c' && onTensorCores(call.kernel, reads, call.params) !== null;
+        if (!rounds && !SUMS.has(call.kernel)) found.add(value.id);
+      });
+    });
+    return found;
   }
 
   /** The activations of which every call that makes a part can write halves. */
   private madeAsHalves(calls: readonly Call[]): Set<number> {
     const direct = new Set(this.lives.keys());
     calls.forEach((call, position) => {
-      const reads: string[] = [];
-      const makes: { name: string; id: number }[] = [];
-      call.operands.forEach((value, i) => {
-        const { name } = call.kernel.operands[i];
-        const life = this.lives.get(value.id);
-        if (value.role === 'parameter' || (life && position > life.complete && position < life.changed))
-          reads.push(name);
-        else if (life && position <= life.complete) makes.push({ name, id: value.id });
-      });
+      const { reads, makes } = this.uses(call, position);
       for (const { name, id } of makes)
         if (!this.kernelFor({ ...call, kernel: standIn(call.kernel) }, reads, [name])) direct.delete(id);
     });
     return direct;
+  }
+
+  /** What of a call's operands is read as halves, and which of those that will be halves it makes. */
+  private uses(call: Call, position: number) {
+    const reads: string[] = [];
+    const makes: { readonly name: string; readonly id: number }[] = [];
+    call.operands.forEach((value, i) => {
+      const { name } = call.kernel.operands[i];
+      const life = this.lives.get(value.id);
+      if (value.role === 'parameter' || (life && position > life.complete && position < life.changed)) reads.push(name);
+      else if (life && position <= life.complete) makes.push({ name, id: value.id });
+    });
+    return { reads, makes };
   }
 
   /** The call's kernel with operands that it reads, and some that it writes, as halves; null if it cannot write them so. */
@@ -192,6 +229,23 @@ function standIn(kernel: Kernel): Kernel {
 
 function asHalf(value: Value): Value {
   return { ...value, dtype: 'f16' };
+}
+
+/** Gradients that are complete before they are read, and not changed after that. */
+function gradientLives(calls: readonly Call[]): Map<number, HalfLife> {
+  const written = new Map<number, number>();
+  const others = new Set<number>();
+  const read = new Set<number>();
+  calls.forEach((call, position) => {
+    call.operands.forEach((value, i) => {
+      if (value.role !== 'workspace' || value.dtype !== 'f32') return;
+      if (call.kernel.operands[i].access === 'read') read.add(value.id);
+      else if (written.has(value.id)) others.add(value.id);
+      else written.set(value.id, position);
+    });
+  });
+  const complete = [...written].filter(([id]) => read.has(id) && !others.has(id));
+  return new Map(complete.map(([id, position]) => [id, { complete: position, changed: Number.POSITIVE_INFINITY }]));
 }
 
 /** Which activations are kept in halves, by id: those that are read once they are complete. */
