@@ -1,6 +1,7 @@
-import { mkdir, readdir, realpath, rm } from 'node:fs/promises';
-import { isAbsolute, join, relative, resolve, sep } from 'node:path';
+import { access, constants, mkdir, readdir, realpath, rm, stat } from 'node:fs/promises';
+import { dirname, isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { StudioError } from '../engine/errors.ts';
+import { errorCode, whyNot } from '../engine/node/errno.ts';
 
 /** Where the studio keeps things. Everything below is ours; a file that a person brings lies in uploads/. */
 export interface DataFolder {
@@ -17,6 +18,7 @@ export async function openDataFolder(path: string): Promise<DataFolder> {
   try {
     await mkdir(path, { recursive: true, mode: 0o700 });
     const root = await realpath(path);
+    await access(root, constants.W_OK);
     const inside = (name: string) => join(root, name);
     for (const name of ['runs', 'uploads', 'corpora']) await mkdir(inside(name), { recursive: true, mode: 0o700 });
     return {
@@ -28,13 +30,21 @@ export async function openDataFolder(path: string): Promise<DataFolder> {
       lock: inside('server.lock'),
     };
   } catch (cause) {
-    const why = (cause as Error).message;
+    const why = whyNot(errorCode(cause)) ?? whyNot(await obstacleAbove(path)) ?? (cause as Error).message;
     throw new StudioError(
       'io',
-      `The data folder ${path} cannot be used: ${why}. Choose another with --data.`,
+      `The data folder ${path} cannot be used: ${why}. Choose another with --data, or make it writable.`,
       {},
       { cause },
     );
+  }
+}
+
+/** What keeps a folder from being made: mkdir says of a read-only disk that something is not there. */
+async function obstacleAbove(path: string): Promise<string | undefined> {
+  for (let folder = resolve(path); ; folder = dirname(folder)) {
+    if (!(await stat(folder).catch(() => null))) continue;
+    return access(folder, constants.W_OK).then(() => undefined, errorCode);
   }
 }
 

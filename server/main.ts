@@ -3,11 +3,13 @@ import { fileURLToPath } from 'node:url';
 import { type Logger, pino } from 'pino';
 import { StudioError } from '../engine/errors.ts';
 import { calibrateInChild } from '../engine/node/calibrate.ts';
+import { naming } from '../engine/node/file-bytes.ts';
 import { tryLock } from '../engine/node/lock-file.ts';
 import type { AdapterRates } from '../engine/schedule/rates.ts';
 import { type DataFolder, openDataFolder, removePartialUploads } from './data-folder.ts';
 import { openDb } from './db/client.ts';
 import { migrate } from './db/migrate.ts';
+import { isFullDisk } from './db/retry.ts';
 import { type Answering, answer, answerUpgrade } from './http/answer.ts';
 import { apiRoutes } from './http/api.ts';
 import { Guard, isLoopback } from './http/guard.ts';
@@ -15,6 +17,7 @@ import { closeHttp, listen, trackConnections } from './http/listen.ts';
 import { openPages, type Pages } from './http/pages.ts';
 import { Hub } from './live/hub.ts';
 import { openSockets, SOCKET_PATH, sendHint } from './live/socket.ts';
+import { Reserve } from './reserve.ts';
 import { RunStore } from './runs/run-store.ts';
 import { AdapterList } from './scheduler/adapter-list.ts';
 import { IdleCalibration } from './scheduler/idle-calibration.ts';
@@ -66,7 +69,10 @@ export async function startStudio(settings: StudioSettings): Promise<Studio> {
     return await open(settings, closers);
   } catch (error) {
     await closeAll(closers);
-    throw error;
+    if (error instanceof StudioError || !isFullDisk(error)) throw error;
+    const { dataFolder } = settings;
+    const message = `The data folder ${dataFolder} cannot be used: its disk is full. Choose another with --data, or make room there.`;
+    throw new StudioError('io', message, { folder: dataFolder }, { cause: error });
   }
 }
 
@@ -88,8 +94,16 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
   const folder = await openDataFolder(settings.dataFolder);
   closers.push(await lockFolder(folder));
   await removePartialUploads(folder);
+  const reserve = new Reserve(folder.root);
+  if (await reserve.isFull()) {
+    await reserve.release();
+    log.warn(
+      { folder: folder.root },
+      'the disk of the data folder is full: runs can be looked at and deleted, none is taken',
+    );
+  }
   await migrate(folder.database, MIGRATIONS);
-  const db = await openDb(folder.database);
+  const db = await openDb(folder.database, () => reserve.release());
   closers.push(() => db.close());
 
   let pages: Pages | null = null;
@@ -137,10 +151,11 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
   closers.push(() => calibration.close());
   if (settings.pages !== 'none') pages = await openPages({ dev: settings.pages === 'dev', host, port });
   await scheduler.start();
+  await reserve.hold().catch((error: unknown) => log.warn({ error }, 'no room could be reserved'));
 
   const by: Answering = {
     guard,
-    routes: apiRoutes({ store, scheduler, calibration, adapters, folder }),
+    routes: apiRoutes({ store, scheduler, calibration, adapters, folder, reserve }),
     pages,
     root: folder.root,
     log,
@@ -163,7 +178,7 @@ function withResolvers<T>(): { promise: Promise<T>; resolve: (value: T) => void 
 }
 
 async function lockFolder(folder: DataFolder): Promise<Closer> {
-  const lock = await tryLock(folder.lock);
+  const lock = await naming(folder.lock, () => tryLock(folder.lock));
   if ('release' in lock) return () => lock.release();
   throw new StudioError(
     'conflict',

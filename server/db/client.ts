@@ -1,7 +1,7 @@
 import { pathToFileURL } from 'node:url';
 import { PrismaLibSql } from '@prisma/adapter-libsql';
 import { PrismaClient } from './generated/client.ts';
-import { isLocked, retryLocked } from './retry.ts';
+import { isFull, isLocked, retryLocked } from './retry.ts';
 
 type Client = ReturnType<PrismaLibSql['createClient']>;
 type Transaction = Awaited<ReturnType<Client['transaction']>>;
@@ -89,8 +89,11 @@ export interface StudioDb {
   close(): Promise<void>;
 }
 
-/** Opens a migrated SQLite file with the one connection of this process. Writes are queued: SQLite has one writer. */
-export async function openDb(file: string): Promise<StudioDb> {
+/**
+ * Opens a migrated SQLite file with the one connection of this process. Writes are queued: SQLite has one writer. Where the
+ * disk has no room for one that must survive a power failure, `makeRoom` may find some: it is then tried once more.
+ */
+export async function openDb(file: string, makeRoom = async (): Promise<boolean> => false): Promise<StudioDb> {
   const connection = new OneConnection({ url: pathToFileURL(file).href });
   const prisma = new PrismaClient({ adapter: connection });
   await prisma.$connect();
@@ -99,12 +102,15 @@ export async function openDb(file: string): Promise<StudioDb> {
   return {
     prisma,
     write(durability, action) {
-      const result = tail.then(() =>
+      const act = () =>
         retryLocked(async () => {
           await connection.setDurability(durability);
           return action(prisma);
-        }),
-      );
+        });
+      const result = tail.then(act).catch(async (error: unknown) => {
+        if (durability !== 'full' || !isFull(error) || !(await makeRoom())) throw error;
+        return act();
+      });
       tail = result.catch(() => undefined);
       return result;
     },

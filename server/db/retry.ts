@@ -36,3 +36,11 @@ export function isFull(error: unknown): boolean {
     error instanceof Error && /SQLITE_FULL|disk is full/.test(`${(error as { code?: unknown }).code} ${error.message}`)
   );
 }
+
+/** The same of any disk that we write to, also where it is told of as the cause of something else. */
+export function isFullDisk(error: unknown): boolean {
+  if (isFull(error)) return true;
+  if (!(error instanceof Error)) return false;
+  const { code, details } = error as { code?: unknown; details?: { code?: unknown } };
+  return [code, details?.code].some((each) => each === 'ENOSPC' || each === 'EDQUOT') || isFullDisk(error.cause);
+}

@@ -1,6 +1,6 @@
 import type { ConfigProblem } from '../../engine/config.ts';
 import { type ErrorCode, StudioError } from '../../engine/errors.ts';
-import { isFull } from '../db/retry.ts';
+import { isFullDisk } from '../db/retry.ts';
 
 /** What the protocol itself refuses, beside the errors of the engine. */
 type ProtocolCode = 'unauthorized' | 'unsupported-media-type' | 'method-not-allowed' | 'bad-request';
@@ -31,6 +31,9 @@ const STATUS: Readonly<Record<ErrorCode | ProtocolCode, number>> = {
   internal: 500,
 };
 
+/** WebDAV's word for it. */
+const DISK_FULL = 507;
+
 /** A request that is refused before anything of ours is asked. */
 export class RequestError extends Error {
   override name = 'RequestError';
@@ -54,17 +57,23 @@ export function answerFor(error: unknown): ErrorAnswer {
   if (error instanceof RequestError || error instanceof StudioError) {
     const problems = 'details' in error ? (error.details.problems as ConfigProblem[] | undefined) : undefined;
     const { code, message } = error;
+    const isFull = error instanceof StudioError && isFullDisk(error);
     const isConfig = Array.isArray(problems) && problems.every((problem) => typeof problem === 'object');
     return {
-      status: STATUS[code],
+      status: isFull ? DISK_FULL : STATUS[code],
       body: { error: { code, message, ...(isConfig ? { problems } : {}) } },
       unforeseen: false,
     };
   }
-  if ((error as { code?: unknown })?.code === 'ENOSPC' || isFull(error))
+  if (isFullDisk(error))
     return {
-      status: 507,
-      body: { error: { code: 'io', message: 'The disk of the data folder is full.' } },
+      status: DISK_FULL,
+      body: {
+        error: {
+          code: 'io',
+          message: 'The disk of the data folder is full. Delete runs or files, or make room there otherwise.',
+        },
+      },
       unforeseen: false,
     };
   const message = 'The studio failed at this. Its log says why.';

@@ -1,4 +1,5 @@
 import type { DataFolder } from '../data-folder.ts';
+import type { Reserve } from '../reserve.ts';
 import type { RunStore } from '../runs/run-store.ts';
 import type { AdapterList } from '../scheduler/adapter-list.ts';
 import type { IdleCalibration } from '../scheduler/idle-calibration.ts';
@@ -11,4 +12,5 @@ export interface Services {
   readonly calibration: IdleCalibration;
   readonly adapters: AdapterList;
   readonly folder: DataFolder;
+  readonly reserve: Reserve;
 }

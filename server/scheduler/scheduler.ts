@@ -98,15 +98,15 @@ export class Scheduler {
   async submit(config: ExperimentConfig, group: string | null): Promise<RunRow> {
     const id = newRunId();
     const runFolder = join(this.#options.folder.runs, id);
-    await mkdir(runFolder, { mode: 0o700 });
-    await writeFile(join(runFolder, 'run.json'), `${JSON.stringify({ id, group, config }, null, 2)}\n`);
-    const row = await this.#options.store.create({
-      id,
-      name: config.name,
-      group,
-      config,
-      reason: 'Waits for its turn.',
-    });
+    let row: RunRow;
+    try {
+      await mkdir(runFolder, { mode: 0o700 });
+      await writeFile(join(runFolder, 'run.json'), `${JSON.stringify({ id, group, config }, null, 2)}\n`);
+      row = await this.#options.store.create({ id, name: config.name, group, config, reason: 'Waits for its turn.' });
+    } catch (error) {
+      await rm(runFolder, { recursive: true, force: true });
+      throw error;
+    }
     this.#options.onNews(id, 0);
     this.#pump();
     return row;

@@ -11,13 +11,14 @@ import type { Services } from '../services.ts';
 const MAX_QUEUED = 1000;
 
 /** Queueing, looking at, stopping and deleting runs. */
-export function runRoutes({ store, scheduler, folder }: Services): Route[] {
+export function runRoutes({ store, scheduler, folder, reserve }: Services): Route[] {
   const whole = async (id: string): Promise<Run> => toRun(await store.get(id), await store.checkpoints(id));
 
   const submit = async (input: unknown, group: string | null) => {
     const config = await parseSubmittedConfig(input, folder.root);
     if ((await store.count(['queued'])) >= MAX_QUEUED)
       throw new StudioError('conflict', `${MAX_QUEUED} runs wait already. Stop some of them, or wait.`);
+    await reserve.refuseWhenFull();
     return scheduler.submit(config, group);
   };
 
