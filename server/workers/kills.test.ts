@@ -335,6 +335,7 @@ describe('29, 31: kill -9 at random moments of a run that saves after every step
     const expectRecovered = async (run: Run, where: string) => {
       const checkpoints = join(dataFolder, 'runs', run.id, 'checkpoints');
       expect(run, where).toMatchObject({ state: 'failed', error: { code: 'worker-died' } });
+      expect(existsSync(shared), where).toBe(false);
       const listed = await expectWhole(checkpoints, where);
       expect(run.checkpoints.map(({ name }) => name).sort(), where).toEqual(
         listed.map(({ path }) => basename(path)).sort(),
