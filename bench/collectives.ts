@@ -48,7 +48,7 @@ function startRank(task: RankTask, world: number): ChildProcess {
   const loader = createRequire(import.meta.url).resolve('tsx');
   const child = fork(fileURLToPath(new URL('./collectives-rank.ts', import.meta.url)), [JSON.stringify(task)], {
     execArgv: ['--import', pathToFileURL(loader).href],
-    env: runEnvironment(world),
+    env: runEnvironment(world, task.adapterId.includes(':')),
     timeout: BOUND_MS,
   });
   return child;

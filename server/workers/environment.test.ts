@@ -15,5 +15,10 @@ test.each([
   [2, 16, '8'],
   [8, 128, '16'],
 ])('%i workers on %i cores have %s threads each', (workers, cores, threads) => {
-  expect(runEnvironment(workers, cores).UV_THREADPOOL_SIZE).toBe(threads);
+  expect(runEnvironment(workers, false, cores).UV_THREADPOOL_SIZE).toBe(threads);
+});
+
+test('only on a GPU are large copies stored past the caches', () => {
+  expect(runEnvironment(1, true).GLIBC_TUNABLES).toContain('non_temporal');
+  expect(runEnvironment(1, false).GLIBC_TUNABLES).toBeUndefined();
 });

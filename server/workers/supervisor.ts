@@ -242,7 +242,8 @@ class Supervision {
       muted: false,
       process: new WorkerProcess({
         entry,
-        env: runEnvironment(this.#options.config.devices),
+        // Only a GPU has a PCI id.
+        env: runEnvironment(this.#options.config.devices, start.adapterId.includes(':')),
         logFile: join(runFolder, 'logs', `worker-${index}.log`),
         start,
         onMessage: (message) => this.#hear(worker, message),
