@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { ratesOf } from '../../engine/schedule/fixtures/rates-of.ts';
 import { builtInProfiles } from '../../engine/schedule/profile.ts';
-import { adapterHint, profileFor } from './adapter-profile.ts';
+import { adapterHint, placeFor, profileFor } from './adapter-profile.ts';
 import type { Devices } from './api.ts';
 
 const limits = { minStorageBufferOffsetAlignment: 32, maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 31 };
@@ -53,4 +53,13 @@ it('says beside an adapter what to install where the machine has none; the inter
   expect(adapterHint('interpreter', none)).toBeNull();
   expect(adapterHint('auto', devices)).toBeNull();
   expect(adapterHint('auto', undefined)).toBeNull();
+});
+
+it('says where a run would run and with what memory, where the machine says', () => {
+  const [one, ...others] = devices.adapters;
+  const machine = { ...devices, adapters: [{ ...one, memoryBytes: 2 ** 36 }, ...others] };
+  expect(placeFor('one', machine)).toMatchObject({ memoryBytes: 2 ** 36, freeHostBytes: 2 ** 34 });
+  expect(placeFor('software', machine)).toMatchObject({ memoryBytes: null, profile: { name: 'SwiftShader' } });
+  expect(placeFor('interpreter', machine)).toMatchObject({ memoryBytes: null, profile: { name: 'interpreter' } });
+  expect([placeFor('auto', undefined), placeFor('a GPU of another machine', machine)]).toEqual([null, null]);
 });

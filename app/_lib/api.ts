@@ -97,6 +97,9 @@ export const getTrace = (id: string, step: number, signal?: AbortSignal) =>
 export const traceDownloadUrl = (id: string, step: number) => `${BASE}${runPath(id)}/traces/${step}?as=chrome`;
 export const deleteRun = (id: string) => ask<null>(runPath(id), { method: 'DELETE' });
 export const listDevices = (signal?: AbortSignal) => ask<Devices>('/devices', { signal });
+/** Has an adapter's rates measured once nothing runs and the machine is quiet; the list of devices says how far that is. */
+export const calibrateAdapter = (id: string) =>
+  ask<Devices['adapters'][number]['calibration']>(`/devices/${encodeURIComponent(id)}/calibrate`, { method: 'POST' });
 
 /** Queues the demonstration: DDP and FULL_SHARD on the default corpus. */
 export const quickStart = () => ask<QuickStart>('/quick-start', json({}));

@@ -95,8 +95,16 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         choices: [
           { value: 'FULL_SHARD', label: 'FULL_SHARD', hint: 'parameters, gradients and optimizer state' },
           { value: 'SHARD_GRAD_OP', label: 'SHARD_GRAD_OP', hint: 'stays gathered from forward to backward' },
-          { value: 'HYBRID_SHARD', label: 'HYBRID_SHARD', hint: 'sharded within a row, copied across rows' },
-          { value: 'HYBRID_SHARD_ZERO2', label: 'HYBRID_SHARD_ZERO2', hint: 'hybrid, and stays gathered' },
+          {
+            value: 'HYBRID_SHARD',
+            label: 'HYBRID_SHARD',
+            hint: 'sharded within a row, copied across rows: for rows joined by a slower link than the ranks of one',
+          },
+          {
+            value: 'HYBRID_SHARD_ZERO2',
+            label: 'HYBRID_SHARD_ZERO2',
+            hint: 'hybrid, and stays gathered from forward to backward',
+          },
           { value: 'NO_SHARD', label: 'NO_SHARD', hint: 'as DDP' },
         ],
       },
@@ -105,7 +113,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: hybrid,
         label: 'Device mesh',
         input: 'mesh',
-        help: 'Rows × ranks of a row: sharded within a row, copied across rows.',
+        help: 'Rows × ranks of a row. Units are gathered within a row; between rows only shards of gradients pass.',
       },
       {
         path: 'strategy.autoWrapPolicy',
@@ -153,13 +161,14 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         input: 'number',
         unit: 'GB/s',
         none: 'off',
-        help: 'Between rows, as if they were on two hosts. Every chart and export says so.',
+        help: 'Between rows, as if on two hosts: the prediction sets FULL_SHARD over it beside this. Charts and exports say so.',
       },
       {
         path: 'strategy.stateDictType',
         of: fsdp,
         label: 'State dict',
         input: 'choice',
+        help: 'The form of checkpoints, where their own format is automatic.',
         choices: [
           { value: null, label: 'default' },
           { value: 'full', label: 'full' },
@@ -451,7 +460,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
   {
     id: 'checkpoint',
     title: 'Checkpoint',
-    about: 'Files that torch.load takes.',
+    about: 'When the run is saved, and as what.',
     fields: [
       { path: 'checkpoint.atEnd', label: 'Save at the end', input: 'switch' },
       {
@@ -466,12 +475,23 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         path: 'checkpoint.format',
         label: 'Format',
         input: 'choice',
-        help: 'Automatic: what State dict says for FSDP, full for DDP.',
         choices: [
-          { value: null, label: 'automatic' },
-          { value: 'full', label: 'full' },
-          { value: 'sharded', label: 'sharded' },
-          { value: 'safetensors', label: 'safetensors' },
+          {
+            value: null,
+            label: 'automatic',
+            hint: 'under DDP one full file; under FSDP what State dict says: sharded, unless it is set to full',
+          },
+          { value: 'full', label: 'full', hint: 'one file, gathered on rank 0: torch.load takes it' },
+          {
+            value: 'sharded',
+            label: 'sharded',
+            hint: 'a folder to which each rank writes its part: torch.distributed.checkpoint and fabric.load take it',
+          },
+          {
+            value: 'safetensors',
+            label: 'safetensors',
+            hint: 'the weights alone, in one file: a run can start with them, not go on from them',
+          },
         ],
       },
       { path: 'checkpoint.filter', label: 'Only these', input: 'names', none: 'everything' },

@@ -1,6 +1,8 @@
 import { checkConfig } from '../../engine/config.ts';
 import { budgetVerdict } from '../../engine/schedule/budget.ts';
 import { planExperiment } from '../../engine/schedule/plan.ts';
+import { verdictHere } from './fit-here.ts';
+import { compareOverLink } from './over-link.ts';
 import type { PlanAnswer, PlanJob, PlanOutcome, PlanRequest } from './prediction-protocol.ts';
 
 /** The engine's own planner, beside the page: typing never waits for it. */
@@ -9,12 +11,15 @@ const scope = self as unknown as {
   postMessage(answer: PlanAnswer): void;
 };
 
-function outcomeOf({ config, profile, wanted }: PlanJob): PlanOutcome {
+function outcomeOf({ config, profile, wanted, place }: PlanJob): PlanOutcome {
   const checked = checkConfig(config);
   if (!checked.config) return { plan: null, problem: checked.problems.map(({ message }) => message).join('\n') };
   const startMs = performance.now();
   try {
-    if (wanted) return { plan: null, problem: null, fitting: budgetVerdict(checked.config, profile)?.fitting ?? [] };
+    if (wanted === 'fitting')
+      return { plan: null, problem: null, fitting: budgetVerdict(checked.config, profile)?.fitting ?? [] };
+    if (wanted === 'link') return { plan: null, problem: null, link: compareOverLink(checked.config, profile) };
+    if (place) return { plan: null, problem: null, here: verdictHere(checked.config, place) };
     const plan = planExperiment(checked.config, profile);
     return { plan, problem: null, tookMs: performance.now() - startMs };
   } catch (error) {

@@ -458,7 +458,7 @@ function niceSplits(min: number, max: number, increment: number, { format }: Cha
     const unit = BYTES_UNITS.findLast((size) => size <= max) ?? 1;
     const rough = increment / unit;
     const power = 10 ** Math.floor(Math.log10(rough));
-    step = ([1, 2, 5, 10].find((n) => n * power >= rough * 0.999) ?? 10) * power * unit;
+    step = ([1, 2, 2.5, 5, 10].find((n) => n * power >= rough * 0.999) ?? 10) * power * unit;
   }
   const splits: number[] = [];
   for (let at = Math.ceil(min / step) * step; at <= max; at += step) splits.push(Math.abs(at) < step / 1e6 ? 0 : at);

@@ -8,7 +8,7 @@ import { configHints } from '../../../engine/config-hints.ts';
 import { builtInProfiles } from '../../../engine/schedule/profile.ts';
 import { withSettings } from '../../../engine/schedule/thriftier-settings.ts';
 import { type AdapterChoice, adapterChoices } from '../../_lib/adapter-choices.ts';
-import { adapterHint, profileFor } from '../../_lib/adapter-profile.ts';
+import { adapterHint, deviceFor, placeFor, profileFor } from '../../_lib/adapter-profile.ts';
 import { ApiError, createRun, type Devices, getCorpus, listDevices } from '../../_lib/api.ts';
 import {
   type Draft,
@@ -22,12 +22,15 @@ import {
   withValue,
 } from '../../_lib/config-draft.ts';
 import { belongsTo, comparableStrategies, FIELD_GROUPS, type FieldGroup } from '../../_lib/config-fields.ts';
+import type { Place } from '../../_lib/fit-here.ts';
 import { formatBytes, formatCount } from '../../_lib/format.ts';
 import { PRESETS, type Preset } from '../../_lib/presets.ts';
 import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { usePredictions } from '../../_lib/use-predictions.ts';
 import { ChartNote } from '../charts/chart-note.tsx';
+import { HereVerdictView } from '../prediction/here-verdict.tsx';
 import { PredictionPanel } from '../prediction/prediction-panel.tsx';
+import { RatesNote } from '../prediction/rates-note.tsx';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Notice } from '../ui/notice.tsx';
@@ -47,7 +50,14 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
   const [planFor, setPlanFor] = useState<'adapter' | 'h200'>('adapter');
   const [preset, setPreset] = useState<string | null>(from ? null : PRESETS[0].id);
   const [yamlProblem, setYamlProblem] = useState<string | null>(null);
-  const devices = useQuery({ queryKey: ['devices'], queryFn: ({ signal }) => listDevices(signal), staleTime: 60_000 });
+  const devices = useQuery({
+    queryKey: ['devices'],
+    queryFn: ({ signal }) => listDevices(signal),
+    staleTime: 60_000,
+    // Rates that are being measured are there in a moment.
+    refetchInterval: ({ state }) =>
+      state.data?.adapters.some(({ calibration }) => /waiting|measuring/.test(calibration.state)) ? 1500 : 15_000,
+  });
   const create = useMutation({
     mutationFn: () => createRun(withoutDefaults(draft)),
     onSuccess: ({ id }) => router.push(`/runs/${encodeURIComponent(id)}`),
@@ -75,6 +85,9 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
   );
   const elsewhere = [...problems].filter(([path]) => !shownPaths.has(path));
   const ready = !problems.size && !yamlProblem;
+  const asked = prediction.predictions.outcomes.get('here');
+  const here = asked && 'here' in asked ? asked.here : null;
+  const unfit = here !== null && (here.lacks !== null || here.refused !== null);
   const peak = prediction.predictions.outcomes.get('current')?.plan?.peakBytes;
 
   return (
@@ -169,20 +182,40 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
                 const strategy = prediction.strategies.find((one) => one.key === key)?.strategy;
                 if (strategy) change(toDraft({ ...draft, strategy }));
               }}
-              footer={
-                <div className="mt-4 flex flex-wrap items-center justify-between gap-2 border-t border-line pt-3 text-xs text-muted">
-                  <span id="plan-for">Predict for</span>
+              chooser={
+                <div className="mt-2">
                   <Segmented
                     label="Predict for"
-                    labelledBy="plan-for"
                     segments={[
-                      { value: 'adapter', label: 'the run’s adapter' },
-                      { value: 'h200', label: 'NVIDIA H200' },
+                      { value: 'adapter', label: 'this machine', hint: 'the adapter that the run would take here' },
+                      { value: 'h200', label: 'NVIDIA H200', hint: 'as if the run were on one' },
                     ]}
                     value={planFor}
                     onChange={setPlanFor}
                   />
                 </div>
+              }
+              rates={
+                <RatesNote
+                  calibrated={prediction.calibrated}
+                  device={planFor === 'h200' ? null : prediction.device}
+                  isElsewhere={planFor === 'h200'}
+                />
+              }
+              here={
+                here && prediction.place ? (
+                  <HereVerdictView
+                    verdict={here}
+                    adapterName={prediction.place.profile.name}
+                    ranks={Number(valueAt(draft, 'devices'))}
+                    steps={Number(valueAt(draft, 'trainer.steps'))}
+                    isElsewhere={planFor === 'h200'}
+                    onUse={(changes) => {
+                      change(Object.entries(changes).reduce<Draft>((at, [path, to]) => withValue(at, path, to), draft));
+                      setPlanFor('adapter');
+                    }}
+                  />
+                ) : null
               }
             />
           </ChartNote>
@@ -191,7 +224,10 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
         <a href="#prediction" className="min-w-0 flex-1 truncate py-1">
           <span className="font-semibold">{peak === undefined ? '…' : formatBytes(peak)}</span>
-          <span className="text-muted"> {toFix(problems.size) || 'a rank, predicted'}</span>
+          <span className={unfit ? 'text-bad' : 'text-muted'}>
+            {' '}
+            {toFix(problems.size) || (unfit ? 'does not fit here' : 'a rank, predicted')}
+          </span>
         </a>
         <Button type="submit" look="primary" disabled={!ready || create.isPending}>
           {create.isPending ? 'Starting…' : 'Start run'}
@@ -306,7 +342,9 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
   });
   const needsVocabulary = valueAt(settled, 'model.vocabSize') === null;
   const vocabSize = corpus.data?.vocabSize ?? null;
-  const profile = planFor === 'h200' ? builtInProfiles.h200 : profileFor(valueAt(settled, 'adapter'), devices);
+  const adapter = valueAt(settled, 'adapter');
+  const profile = planFor === 'h200' ? builtInProfiles.h200 : profileFor(adapter, devices);
+  const place = useMemo(() => roundedPlace(placeFor(adapter, devices)), [adapter, devices]);
 
   const legal = useMemo(() => checkConfig(settled).problems.length === 0, [settled]);
   const planned = needsVocabulary && vocabSize !== null ? withValue(settled, 'model.vocabSize', vocabSize) : settled;
@@ -326,6 +364,9 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
             .filter(({ current }) => !current)
             .map(({ key, strategy }) => ({ key, config: { ...config, strategy }, profile })),
           ...(budget === null ? [] : [{ key: 'fitting', config: planned, profile, wanted: 'fitting' as const }]),
+          ...(place ? [{ key: 'here', config, profile, wanted: 'here' as const, place }] : []),
+          // Also where there is no link: what is asked for no more must not stay.
+          { key: 'link', config, profile, wanted: 'link' as const },
         ]
       : null;
   const predictions = usePredictions(jobs);
@@ -353,14 +394,35 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
     strategies,
     corpusNote,
     dataVocabSize: vocabSize,
+    place,
+    device: deviceFor(adapter, devices),
+    calibrated: profile.calibrated === true,
     panel: {
       predictions,
       strategies,
       budgetMiB: budget,
-      adapterName: profile.name,
-      calibrated: profile.calibrated === true,
+      forWords: planFor === 'h200' ? h200Words(devices) : hereWords(adapter, devices),
       offload: valueAt(settled, 'strategy.cpuOffload') === true,
       waitingFor,
     },
   };
+}
+
+/** What a prediction for the adapter of the draft is for, in words. */
+function hereWords(adapter: unknown, devices: Devices | undefined): string {
+  if (adapter === 'interpreter') return 'the interpreter, on this machine';
+  const device = deviceFor(adapter, devices);
+  if (!device) return devices ? 'a software adapter: this machine has none that this setting names' : 'this machine';
+  return `${device.name}, which this run would take here`;
+}
+
+function h200Words(devices: Devices | undefined): string {
+  const isHere = devices?.adapters.some(({ name }) => name.includes('H200'));
+  return `an NVIDIA H200${isHere ? '' : ', which this machine does not have'}`;
+}
+
+/** Free memory moves all the time: to the nearest 256 MiB below, so that it is not planned anew for nothing. */
+function roundedPlace(place: Place | null): Place | null {
+  const grain = 2 ** 28;
+  return place && { ...place, freeHostBytes: Math.floor(place.freeHostBytes / grain) * grain };
 }

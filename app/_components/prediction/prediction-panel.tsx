@@ -14,14 +14,17 @@ import {
   formatShortCount,
 } from '../../_lib/format.ts';
 import type { Plan } from '../../_lib/prediction-protocol.ts';
+import { whyFullShardHoldsMore } from '../../_lib/strategy-notes.ts';
 import type { Predictions } from '../../_lib/use-predictions.ts';
 import { StackBar } from '../charts/stack-bar.tsx';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Dot } from '../ui/segmented.tsx';
+import { LinkFigure } from './link-figure.tsx';
 import { MemoryTimeline } from './memory-timeline.tsx';
 
 const MIB = 2 ** 20;
+const MOST_OFFERED = 3;
 
 interface PricedStrategy {
   readonly key: string;
@@ -36,18 +39,22 @@ export function PredictionPanel(props: {
   /** The strategies priced beside the current config; `current` marks the one chosen. */
   strategies: readonly { key: string; label: string; current: boolean }[];
   budgetMiB: number | null;
-  adapterName: string;
+  /** What the prediction is for, in words: "SwiftShader, this machine’s". */
+  forWords: string;
+  /** Stands below the head: chooses what it is for. */
+  chooser: ReactNode;
+  /** Where its rates are from. */
+  rates: ReactNode;
+  /** Whether it fits the machine that is here. */
+  here: ReactNode;
   /** Whether what a rank keeps lies on the host: then its host memory is shown too. */
   offload: boolean;
-  /** Whether the rates of the time estimate were measured on this adapter. */
-  calibrated: boolean;
   /** Why nothing can be predicted just now. */
   waitingFor: string | null;
   /** Takes a strategy of `strategies` for the run. */
   onChoose: (key: string) => void;
   /** Takes settings that the planner found to fit. */
   onFit: (settings: FittingSettings['settings']) => void;
-  footer?: ReactNode;
 }) {
   const outcome = props.predictions.outcomes.get('current');
   const plan = outcome?.plan ?? null;
@@ -58,9 +65,12 @@ export function PredictionPanel(props: {
   const budgetBytes = (props.budgetMiB ?? 0) * MIB;
   const fitting = priced
     .filter(({ current, plan: of }) => !current && of.peakBytes <= budgetBytes)
-    .sort((a, b) => a.plan.peakBytes - b.plan.peakBytes);
+    .sort((a, b) => (a.plan.estimateMs ?? 0) - (b.plan.estimateMs ?? 0) || a.plan.peakBytes - b.plan.peakBytes);
   const asked = props.predictions.outcomes.get('fitting');
   const found = asked && 'fitting' in asked ? asked.fitting : [];
+  const linked = props.predictions.outcomes.get('link');
+  const overLink = linked && 'link' in linked ? linked.link : null;
+  const chosen = props.strategies.find(({ current }) => current)?.label ?? '';
   const stale = props.waitingFor !== null || props.predictions.pending;
   return (
     <section id="prediction" aria-label="Predicted memory" className="panel scroll-mt-16 p-4 sm:p-5">
@@ -75,6 +85,10 @@ export function PredictionPanel(props: {
                 : '')}
         </span>
       </div>
+      <p className="text-xs text-muted" data-testid="predicted-for">
+        For {props.forWords}.
+      </p>
+      {props.chooser}
       {outcome && !plan && !props.waitingFor ? (
         <p role="alert" className="mt-3 flex gap-2 rounded-lg bg-warn-soft p-3 whitespace-pre-line">
           <Icon name="alert" className="mt-0.5 size-4 text-warn" />
@@ -83,7 +97,10 @@ export function PredictionPanel(props: {
       ) : null}
       {plan ? (
         <div className={`transition-[filter] duration-200 ${stale ? 'saturate-[0.35]' : ''}`}>
-          <Peak plan={plan} offload={props.offload} calibrated={props.calibrated} />
+          <Peak plan={plan} offload={props.offload} />
+          {props.rates}
+          {props.here}
+          {overLink ? <LinkFigure comparison={overLink} label={chosen} /> : null}
           <Verdict
             plan={plan}
             budgetMiB={props.budgetMiB}
@@ -107,16 +124,15 @@ export function PredictionPanel(props: {
       ) : outcome ? null : (
         <div className="mt-4 h-80 rounded-lg bg-sunken motion-safe:animate-[pulse-dot_2s_ease-in-out_infinite]" />
       )}
-      {props.footer}
       <p className="mt-3 text-xs text-faint">
-        Planned in this browser from the run’s schedule, for {props.adapterName}. Reserved: what the rank’s buffers
-        hold. Live: what its tensors need.
+        Planned in this browser from the run’s schedule. Reserved: what the rank’s buffers hold. Live: what its tensors
+        need.
       </p>
     </section>
   );
 }
 
-function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; calibrated: boolean }) {
+function Peak({ plan, offload }: { plan: Plan; offload: boolean }) {
   const facts = [
     ['live', formatBytes(plan.liveBytes), formatExactBytes(plan.liveBytes)],
     ['parameters', formatShortCount(plan.params), formatCount(plan.params)],
@@ -124,8 +140,8 @@ function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; cal
     ...(offload
       ? [['host', formatBytes(plan.hostBytes), `${formatExactBytes(plan.hostBytes)} of host memory a rank`]]
       : []),
-    ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, estimateTitle(plan, calibrated)]]),
-    ['bound by', RESOURCE_WORDS[plan.boundBy], estimateTitle(plan, calibrated)],
+    ...(plan.estimateMs === null ? [] : [['step', `≈ ${formatMs(plan.estimateMs)}`, estimateTitle(plan)]]),
+    ['bound by', RESOURCE_WORDS[plan.boundBy], estimateTitle(plan)],
     ...(plan.validation
       ? [['validation', `≈ ${formatMs(plan.validation.estimateMs)}`, validationTitle(plan.validation)]]
       : []),
@@ -136,7 +152,7 @@ function Peak({ plan, offload, calibrated }: { plan: Plan; offload: boolean; cal
         <span className="text-3xl/9 font-semibold tracking-tight">{formatBytes(plan.peakBytes)}</span>
         <span className="ml-1.5 text-muted">reserved at peak</span>
       </p>
-      <dl className="flex gap-4">
+      <dl className="flex flex-wrap gap-x-4 gap-y-1">
         {facts.map(([name, value, title]) => (
           <div key={name} title={title || undefined}>
             <dt className="caps">{name}</dt>
@@ -152,19 +168,15 @@ function validationTitle({ liveBytes }: NonNullable<Plan['validation']>): string
   return `each held-out batch; live at most ${formatBytes(liveBytes)}`;
 }
 
-/** What a step's time goes into, and where the rates are from. */
-function estimateTitle({ estimateSplitMs }: Plan, calibrated: boolean): string {
-  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`);
-  const from = calibrated
-    ? 'rates measured on this adapter'
-    : 'built-in rates: they are measured when a run has used this adapter, or by devices --calibrate';
-  return `${split.join(', ')}; ${from}`;
+/** What a step's time goes into. */
+function estimateTitle({ estimateSplitMs }: Plan): string {
+  return RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`).join(', ');
 }
 
 function Verdict(props: {
   plan: Plan;
   budgetMiB: number | null;
-  /** Strategies under which the run would fit, the one that leaves most room first. */
+  /** Strategies under which the run would fit, the one whose step takes least time first. */
   fitting: readonly PricedStrategy[];
   onChoose: (key: string) => void;
   /** What else the planner tried and found to fit: recomputed blocks, smaller batches. */
@@ -197,28 +209,37 @@ function Verdict(props: {
         <rect width="100%" height="100%" fill="var(--line-strong)" opacity="0.5" />
         <rect width={`${Math.min(100, share)}%`} height="100%" fill={fits ? 'var(--good)' : 'var(--bad)'} />
       </svg>
-      {fits ? null : (
-        <div className="mt-2 flex flex-wrap items-center justify-between gap-2 text-muted">
-          {fitting.length ? (
-            <>
-              <span>
-                {fitting[0].label} would fit, with {formatBytes(fitting[0].plan.peakBytes)}.
-              </span>
-              <Button onClick={() => props.onChoose(fitting[0].key)}>Use {fitting[0].label}</Button>
-            </>
-          ) : found.length ? (
-            <>
-              <span>
-                With {saidSettings(found[0].settings)} it would fit, with {formatBytes(found[0].peakBytes)}.
-              </span>
-              <Button onClick={() => props.onFit(found[0].settings)}>Use these</Button>
-            </>
-          ) : (
-            'It would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the budget.'
-          )}
-        </div>
+      {fits ? null : fitting.length ? (
+        <ul className="mt-2 space-y-1.5">
+          {fitting.slice(0, MOST_OFFERED).map(({ key, label, plan: of }, i) => (
+            <Offer key={key} button={`Use ${label}`} onUse={() => props.onChoose(key)}>
+              {label} would fit{i === 0 && fitting.length > 1 ? ' at the least time' : ''}: {formatBytes(of.peakBytes)}
+              {of.estimateMs === null ? '' : `, a step ≈ ${formatMs(of.estimateMs)}`}
+            </Offer>
+          ))}
+        </ul>
+      ) : found.length ? (
+        <ul className="mt-2">
+          <Offer button="Use these" onUse={() => props.onFit(found[0].settings)}>
+            With {saidSettings(found[0].settings)} it would fit, with {formatBytes(found[0].peakBytes)}.
+          </Offer>
+        </ul>
+      ) : (
+        <p className="mt-2 text-muted">
+          It would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the
+          budget.
+        </p>
       )}
     </div>
+  );
+}
+
+function Offer(props: { button: string; onUse: () => void; children: ReactNode }) {
+  return (
+    <li className="flex flex-wrap items-center justify-between gap-2 text-xs text-muted">
+      <span className="min-w-0 flex-1">{props.children}</span>
+      <Button onClick={props.onUse}>{props.button}</Button>
+    </li>
   );
 }
 
@@ -259,9 +280,15 @@ function Categories({ plan }: { plan: Plan }) {
 function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; budgetMiB: number | null }) {
   if (priced.length < 2) return null;
   const most = Math.max(...priced.map(({ plan }) => plan.peakBytes));
+  const planOf = (wanted: string) => priced.find(({ label }) => label === wanted)?.plan;
+  const [fullShard, shardGradOp] = [planOf('FULL_SHARD'), planOf('SHARD_GRAD_OP')];
+  const whyMore = fullShard && shardGradOp ? whyFullShardHoldsMore(fullShard, shardGradOp) : null;
   return (
     <div className="mt-5">
-      <h3 className="font-semibold">The same run under each strategy</h3>
+      <h3 className="font-semibold">
+        The same run under each strategy{' '}
+        <span className="font-normal text-faint">memory of a rank, time of a step</span>
+      </h3>
       <ul className="mt-2 space-y-2">
         {priced.map(({ key, label, current, plan }) => {
           const over = budgetMiB !== null && plan.peakBytes > budgetMiB * MIB;
@@ -276,6 +303,11 @@ function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; 
                   {over ? <span className="mr-2 text-bad">over budget</span> : null}
                   <span className="font-medium">{formatBytes(plan.peakBytes)}</span>
                   <span className="ml-2 text-faint">{formatRatio(plan.peakBytes, priced[0].plan.peakBytes)}</span>
+                  {plan.estimateMs === null ? null : (
+                    <span className="ml-2 inline-block min-w-16 text-right text-muted">
+                      ≈ {formatMs(plan.estimateMs)}
+                    </span>
+                  )}
                 </span>
               </div>
               <StackBar
@@ -284,6 +316,7 @@ function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; 
                 reservedBytes={plan.peakBytes}
                 ofBytes={most}
               />
+              {label === 'FULL_SHARD' && whyMore ? <p className="mt-1 text-xs text-faint">{whyMore}</p> : null}
             </li>
           );
         })}
