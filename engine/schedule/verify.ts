@@ -125,14 +125,3 @@ export function collectiveOrder({ world, steps, regions }: Schedule): string {
   });
   return [`world ${world}`, ...lines].join('\n');
 }
-
-/** Throws StudioError `invalid-schedule` when the ranks' schedules do not meet in their collectives. */
-export function verifyRanks(schedules: readonly Schedule[]): void {
-  const [first, ...others] = schedules.map(collectiveOrder);
-  others.forEach((order, i) => {
-    if (order === first) return;
-    const [a, b] = [first.split('\n'), order.split('\n')];
-    const line = a.findIndex((text, n) => text !== b[n]);
-    refuse(`rank 0 and rank ${i + 1} differ in collective ${line}: "${a[line] ?? 'none'}" and "${b[line] ?? 'none'}"`);
-  });
-}
