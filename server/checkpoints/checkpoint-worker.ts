@@ -2,6 +2,7 @@ import { conversionBytes } from '../../engine/checkpoint/convert-checkpoint.ts';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { openCheckpointPath } from '../../engine/node/checkpoint-path.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
+import { naming } from '../../engine/node/file-bytes.ts';
 import { answerServer, say, told } from '../children/child-side.ts';
 import { checkpointBytes } from '../runs/checkpoint-files.ts';
 import type { CheckpointTask, CheckpointTaskLine } from './checkpoint-task.ts';
@@ -26,7 +27,7 @@ async function workOn(task: CheckpointTask): Promise<void> {
 type Tell = (line: CheckpointTaskLine) => Promise<void>;
 
 async function verify({ path }: { path: string }, tell: Tell): Promise<CheckpointTaskLine> {
-  const count = counter(await checkpointBytes(path), tell);
+  const count = counter(await naming(path, () => checkpointBytes(path)), tell);
   const { kind, digests } = await verifyCheckpoint(path, {
     onRead: count,
     onFile: (verdict) => void tell({ type: 'file', ...verdict }),
