@@ -94,11 +94,14 @@ describe('16-mixed with products of halves, in the interpreter', () => {
     const names = new Set(
       mixed.runs[0].steps[0].schedule.steps.flatMap((s) => dispatches(s.action).map((d) => d.kernel.name)),
     );
-    for (const name of ['matmul-nt-bias', 'matmul-nn', 'matmul-tn'])
+    for (const name of ['matmul-nt-bias', 'matmul-nn', 'matmul-nn-gated', 'matmul-tn'])
       expect(
         [...names].some((n) => n.startsWith(`${name}, half`) && n.endsWith('tensor cores')),
         name,
       ).toBe(true);
+    // What these make is halves as they make it, and nothing is left of the gate.
+    expect(names).toContain('layer-norm-residual-half, half bias, residual, weight, x, to half sum, y');
+    expect([...names].filter((n) => n.startsWith('relu-grad'))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);
     expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);
     mixed.outcomes.forEach(([{ lossMean }], step) => {

@@ -111,8 +111,10 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       for (var first = begin; first < p.T; first += ${queries}u) {
         for (var quad = 0u; quad < ${quads}u; quad++) {
           ${each(keys, (r) => `var quad${r} = vec4f();`)}
-          for (var c = 0u; c < 4u; c++) {
-            let j = quad * 4u + c;
+          ${range(4)
+            .map(
+              (c) => `{
+            let j = quad * 4u + ${c}u;
             var q: array<vec4f, HD4>;
             var dO: array<vec4f, HD4>;
             ${each(keys, (r) => `var s${r} = 0.0; var dp${r} = 0.0;`)}
@@ -131,12 +133,14 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
             if (mask.threshold != 0u) { factor${r} = dropout_factor(mask, (row0 + first + j) * p.T + t${r}); }
             let ds${r} = weight${r} * (dp${r} * factor${r} - row.y);
             weight${r} *= factor${r};
-            quad${r}[c] = ds${r};`,
+            quad${r}[${c}] = ds${r};`,
             )}
             for (var d = 0u; d < HD4; d++) {
               ${each(keys, (r) => `dk${r}[d] = fma(vec4f(ds${r}), q[d], dk${r}[d]); dv${r}[d] = fma(vec4f(weight${r}), dO[d], dv${r}[d]);`)}
             }
-          }
+          }`,
+            )
+            .join('\n          ')}
           ${each(keys, (r) => `ds[ds_at(own${r}, quad)] = quad${r};`)}
         }
         workgroupBarrier();

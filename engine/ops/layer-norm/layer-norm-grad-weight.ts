@@ -5,6 +5,11 @@ import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 const COLUMNS = 16;
 const LANES = 16;
 
+/** Rows that a thread has under way at once: few workgroups go through all rows, so the latency of memory is what takes time. */
+const AHEAD = 8;
+
+const ahead = (text: (i: number) => string) => Array.from({ length: AHEAD }, (_, i) => text(i)).join('\n      ');
+
 /** Both gradients in plain TypeScript. */
 export function runLayerNormGradWeight(
   [dy, s, stats, dweight, dbias]: readonly Float32Array[],
@@ -51,7 +56,13 @@ fn gradColumnsTile(tile: u32, index: u32) {
   let c = tile * ${COLUMNS}u + index % ${COLUMNS}u;
   var sums = vec2f();
   if (c < p.D) {
-    for (var row = index / ${COLUMNS}u; row < p.R; row += ${LANES}u) {
+    var row = index / ${COLUMNS}u;
+    for (; row + ${(AHEAD - 1) * LANES}u < p.R; row += ${AHEAD * LANES}u) {
+      ${ahead((i) => `let d${i} = dy[(row + ${i * LANES}u) * p.D + c]; let s${i} = s[(row + ${i * LANES}u) * p.D + c];`)}
+      ${ahead((i) => `let m${i} = stats[2u * row + ${2 * i * LANES}u]; let r${i} = stats[2u * row + ${2 * i * LANES + 1}u];`)}
+      ${ahead((i) => `sums += vec2f(d${i} * (s${i} - m${i}) * r${i}, d${i});`)}
+    }
+    for (; row < p.R; row += ${LANES}u) {
       let d = dy[row * p.D + c];
       sums += vec2f(d * (s[row * p.D + c] - stats[2u * row]) * stats[2u * row + 1u], d);
     }

@@ -21,6 +21,7 @@ const shapes: readonly (readonly [name: string, R: number, D: number, accumulate
   ['a workgroup and one', 65, 64, 0],
   ['wide, added', 3, 521, 1],
   ['more quads than threads', 2, 1100, 0],
+  ['many rows', 301, 68, 1],
 ];
 
 const drop = { dropout: 0.2, seed: 42, site: 3, rank: 1 };
