@@ -180,18 +180,103 @@ test('runs are ticked in the list and compared', async ({ page, api }) => {
   await expect(page.getByTestId('headline')).toContainText(
     'Their losses are equal to the last bit at the 4 steps that all have',
   );
+  // Beside a shorter run, only the steps that all have are compared.
+  const short = await api.create(smallConfig(path, { name: 'tick three', trainer: { steps: 2 } }));
+  await api.until(short.id, 'finished');
+  await page.goto(`/compare?ids=${[...made.map(({ id }) => id), short.id].join(',')}`);
+  await expect(page.getByTestId('headline')).toContainText('equal to the last bit at the 2 steps that all have');
+  const table = page.getByRole('table', { name: 'Comparison', exact: true });
+  await expect(table.getByRole('columnheader', { name: 'Loss at step 1' })).toBeVisible();
+  await expect(table.getByText(/ at step 3$/)).toHaveCount(2);
+  // Their names are no difference that counts.
+  const differing = page.getByRole('region', { name: 'Differing config fields', exact: true });
+  const telling = differing.getByRole('table', { name: 'Differing config fields', exact: true });
+  await expect(telling.getByRole('row', { name: /^strategy\.kind/ })).toBeVisible();
+  await expect(telling.getByRole('row', { name: /^name/ })).toHaveCount(0);
+  await differing.getByText(/more that decide none of these figures/).click();
+  await expect(differing.getByRole('row', { name: /^name/ })).toContainText('tick three');
 });
 
-test('over its budget, a run is offered the strategy that fits', async ({ page }) => {
+test('over its budget, a run is offered the strategies that fit, the quickest first', async ({ page }) => {
   await page.goto('/runs/new');
   await page.getByRole('button', { name: 'Will it fit?' }).click();
   const verdict = page.getByTestId('budget-verdict');
   await expect(verdict).toContainText('Over the budget');
+  await expect(verdict.getByRole('listitem')).toHaveCount(3);
+  const offers = await verdict.getByRole('listitem').allTextContents();
+  expect(offers[0]).toContain('at the least time');
+  expect(offers[0]).not.toContain('CPU offload');
+  expect(offers[2]).toContain('CPU offload');
   const over = await peak(page);
-  await verdict.getByRole('button', { name: /^Use / }).click();
+  await verdict.getByRole('button', { name: /^Use / }).first().click();
   await expect(verdict).toContainText('Fits the budget');
   expect(await peak(page)).toBeLessThan(over);
   await expect(field(page, 'strategy.kind').getByRole('radio', { name: 'FSDP' })).toBeChecked();
+});
+
+test('a prediction says for which adapter it is, and whether the run fits the machine that is here', async ({
+  page,
+}) => {
+  // A machine with little memory, whatever this one has.
+  await page.route('**/api/v1/devices', async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), freeHostBytes: 8 * 2 ** 30 } });
+  });
+  await page.goto('/runs/new');
+  const [words, here] = [page.getByTestId('predicted-for'), page.getByTestId('here-verdict')];
+  await expect(words).toContainText('which this run would take here');
+  await expect(here).toContainText('Fits here.');
+  await expect(here).toContainText('The 2 ranks together need');
+  await page.getByRole('button', { name: 'Guide, 1 B (to plan)' }).click();
+  await expect(words).toContainText('an NVIDIA H200, which this machine does not have');
+  await expect(page.getByTestId('rates')).toContainText('measured on one H200');
+  await expect(here).toContainText('It does not fit here', { timeout: 60_000 });
+  await expect(here).toContainText('8.00 GiB are free');
+  await here.getByRole('button', { name: 'Use size medium' }).click();
+  await expect(box(page, 'model.ninp')).toHaveValue('512');
+  await expect(page.getByRole('radio', { name: 'this machine' })).toBeChecked();
+  await expect(here).toContainText('fits here', { ignoreCase: true, timeout: 60_000 });
+});
+
+test('rates that are built in say so, and are measured on request', async ({ page }) => {
+  let state = { state: 'none', note: '' };
+  await page.route('**/api/v1/devices', async (route) => {
+    const response = await route.fetch();
+    const body = await response.json();
+    for (const adapter of body.adapters) Object.assign(adapter, { rates: null, calibration: state });
+    await route.fulfill({ response, json: body });
+  });
+  await page.route('**/api/v1/devices/*/calibrate', async (route) => {
+    state = { state: 'waiting', note: 'Its rates are not measured yet: other work takes 70 % of this machine.' };
+    await route.fulfill({ status: 202, json: state });
+  });
+  await page.goto('/runs/new');
+  const rates = page.getByTestId('rates');
+  await expect(rates).toContainText('built-in rates, not measured here');
+  await rates.getByRole('button', { name: 'Measure this adapter' }).click();
+  await expect(rates).toContainText('other work takes 70 %');
+  await expect(rates.getByRole('button')).toHaveCount(0);
+});
+
+test('the studio takes an adapter to be measured, and says where that stands', async ({ request }) => {
+  const { adapters } = await (await request.get('/api/v1/devices')).json();
+  const answer = await request.post(`/api/v1/devices/${encodeURIComponent(adapters[0].id)}/calibrate`);
+  expect(answer.status()).toBe(202);
+  expect((await answer.json()).state).toMatch(/waiting|measuring/);
+  expect((await request.post('/api/v1/devices/none/calibrate')).status()).toBe(404);
+});
+
+test('over a slow link, hybrid sharding stands beside FULL_SHARD', async ({ page }) => {
+  await page.goto('/runs/new');
+  await expect(page.getByTestId('predicted-peak')).toBeVisible();
+  await field(page, 'devices').getByRole('radio', { name: '4' }).check();
+  await field(page, 'strategy.shardingStrategy').getByRole('radio', { name: 'HYBRID_SHARD', exact: true }).check();
+  await expect(page.getByTestId('over-link')).toHaveCount(0);
+  await box(page, 'strategy.linkGBps').fill('0.0001');
+  const figure = page.getByTestId('over-link');
+  await expect(figure).toContainText('A step over 0.0001 GB/s between rows', { timeout: 60_000 });
+  await expect(figure.getByRole('listitem')).toHaveText([/HYBRID_SHARD.*cross it/, /FULL_SHARD.*cross it/]);
+  await expect(figure).toContainText(/Hybrid sharding is [1-9]\.\d× as fast here/);
 });
 
 test('a text of one’s own is uploaded and trained on', async ({ page, api }) => {

@@ -74,6 +74,10 @@ test('a run shows its loss, its memory as predicted to the byte, its log and its
   await expect(memory.getByRole('row')).toHaveCount(10);
   await expect(memory.getByTitle('equal to the byte')).toHaveCount(9);
 
+  const time = page.getByTestId('predicted-time');
+  await expect(time).toContainText(`predicted${formatMs(run.predicted?.estimateMs)}`);
+  await expect(time).toContainText(`measured${formatMs(run.iterationMs)}`);
+
   await expect(page.getByRole('log')).toContainText('2 ranks share one adapter');
   const summary = page.getByRole('region', { name: 'Memory summary', exact: true });
   await expect(summary).toContainText('By category, on ');

@@ -6,6 +6,7 @@ import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
 import { tuneAdapter } from '../../engine/node/tune-adapter.ts';
 import { writeVariants } from '../../engine/node/variant-store.ts';
 import { variantClass } from '../../engine/ops/kernel.ts';
+import { QUIET_SHARE, readCoreTicks, shareOfOthers } from '../scheduler/machine-load.ts';
 import { readArguments } from './arguments.ts';
 import { checkDataFolder } from './writable-folder.ts';
 
@@ -47,7 +48,14 @@ async function tune(entries: readonly AdapterEntry[]): Promise<void> {
 async function calibrate(entries: readonly AdapterEntry[]): Promise<void> {
   const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
   for (const entry of entries) {
+    const before = readCoreTicks();
     const rates = await calibrateInChild(entry.id);
+    const share = shareOfOthers(before, readCoreTicks());
+    if (share > QUIET_SHARE)
+      process.stderr.write(
+        `${entry.name}: other work took ${Math.round(share * 100)} % of this machine's cores meanwhile, so these are the rates of a ` +
+          'busy machine; measure again when it is quiet\n',
+      );
     await writeCalibration(dataFolder, entry, rates);
     const { kernels, dispatchSeconds, uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = rates;
     process.stderr.write(

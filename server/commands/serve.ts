@@ -6,6 +6,8 @@ import { UsageError } from './usage.ts';
 /** `serve`: the studio, until SIGINT or SIGTERM; then it ends the process, since Next's development server would not. */
 export async function serve(args: string[]): Promise<number> {
   const settings = serveSettings(args, process.env);
+  // The first start of the pages takes a while on a busy machine.
+  process.stdout.write('  Starting the studio: its data folder, its pages …\n');
   const studio = await startStudio(settings);
   const query = settings.token === null ? '' : '/?token=…';
   process.stdout.write(`Shard Studio is at ${studio.address}${query}\n`);

@@ -3,7 +3,7 @@ import { StudioError } from '../../engine/errors.ts';
 import type { AdapterEntry } from '../../engine/node/adapters.ts';
 import { readCalibration, writeCalibration } from '../../engine/node/calibration-store.ts';
 import type { AdapterRates } from '../../engine/schedule/rates.ts';
-import { type CoreTicks, readCoreTicks, shareOfOthers } from './machine-load.ts';
+import { type CoreTicks, QUIET_SHARE, readCoreTicks, shareOfOthers } from './machine-load.ts';
 
 export interface IdleCalibrationOptions {
   readonly adapters: () => Promise<readonly AdapterEntry[]>;
@@ -26,8 +26,6 @@ export interface CalibrationState {
 }
 
 const NONE: CalibrationState = { state: 'none', note: '' };
-/** Others may take so much of all cores' time: a desktop at rest takes less. */
-const QUIET_SHARE = 0.15;
 
 /**
  * Measures each adapter that a run has used or a person asks for, while nothing runs and the machine is quiet, so that the

@@ -29,6 +29,9 @@ export function readCoreTicks(): CoreTicks | null {
   }
 }
 
+/** What others may take of all cores' time for what is measured meanwhile to count: a desktop at rest takes less. */
+export const QUIET_SHARE = 0.15;
+
 /** Between two readings, the share of all cores' time that others than this process took, from 0 to 1; 0 where it is not known. */
 export function shareOfOthers(before: CoreTicks | null, after: CoreTicks | null): number {
   if (!before || !after || after.total <= before.total) return 0;
