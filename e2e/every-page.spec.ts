@@ -25,6 +25,7 @@ test.beforeAll(async ({ playwright, baseURL }) => {
     ['a clone', `/runs/new?from=${ids[0]}`],
     ['a finished run', `/runs/${ids[1]}`],
     ['a checkpoint', `/runs/${ids[1]}/checkpoints/${checkpoint}`],
+    ['the brought checkpoints', '/checkpoints'],
     ['a running run', `/runs/${running}`],
     ['a failed run', `/runs/${broken.id}`],
     ['a comparison', `/compare?ids=${ids.join(',')}`],
@@ -104,12 +105,14 @@ test('the chosen theme stays', async ({ page }) => {
 });
 
 test('what is not there says so, with a way on', async ({ page, refusals }) => {
-  refusals.push(/\/nowhere$/, /\/api\/v1\/(runs\/|compare\?ids=)nothing/);
+  refusals.push(/\/nowhere$/, /\/api\/v1\/(runs\/|checkpoints\/|compare\?ids=)nothing/);
   for (const [path, said] of [
     ['/nowhere', 'There is nothing at this address'],
     ['/runs/nothing', 'There is no such run'],
     ['/compare?ids=nothing,nothing-2', 'One of these runs is gone'],
     ['/runs/new?from=nothing', 'The run to clone cannot be read'],
+    ['/runs/new?init=uploads/nothing', 'The checkpoint to start from cannot be read'],
+    ['/checkpoints/nothing', 'The checkpoint cannot be shown'],
   ]) {
     await page.goto(path);
     await expect(page.getByRole('heading', { name: said })).toBeVisible();
