@@ -1,4 +1,5 @@
 // What `npm run bench -- NAME …` runs.
+import { didYouMean } from '../engine/nearest-word.ts';
 
 /** One benchmark: its arguments in, its figures on stdout. */
 export interface Bench {
@@ -47,6 +48,7 @@ if (name !== undefined && Object.hasOwn(benches, name)) {
   await bench.run(args);
 } else {
   const listed = Object.entries(benches).map(([each, { about }]) => `  ${each.padEnd(20)} ${about}`);
+  if (name !== undefined) console.error(`there is no benchmark ${name}${didYouMean(name, Object.keys(benches))}`);
   console.error(
     ['usage: npm run bench -- NAME', ...(listed.length ? listed : ['  (no benchmark is there yet)'])].join('\n'),
   );

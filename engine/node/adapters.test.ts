@@ -65,6 +65,15 @@ describe('the order of adapters', () => {
     expect(findAdapter(sortAdapters(machine), wanted).id).toBe(id);
   });
 
+  test.each([
+    ['softwre', 'software'],
+    ['nvida-h200', 'NVIDIA H200'],
+    ['interpretor', 'interpreter'],
+  ])('names the nearest to %s', (wanted, nearest) => {
+    const message = expect.stringMatching(new RegExp(`There is: .*\\)\\. Did you mean ${nearest}\\?$`));
+    expect(() => findAdapter(sortAdapters(machine), wanted)).toThrow(expect.objectContaining({ message }));
+  });
+
   test.each(['RTX 5080', ''])('says what there is when asked for %j', (wanted) => {
     expect(() => findAdapter(sortAdapters(machine), wanted)).toThrow(
       expect.objectContaining({ code: 'no-adapter', message: expect.stringContaining('NVIDIA H200 (0000:b3:00.0)') }),

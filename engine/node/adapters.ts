@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import koffi from 'koffi';
 import { StudioError } from '../errors.ts';
+import { didYouMean } from '../nearest-word.ts';
 import { privateCacheFolder, unpackVulkan } from './vulkan-files.ts';
 import { listPhysicalDevices, type PhysicalDevice } from './vulkan-info.ts';
 
@@ -111,7 +112,9 @@ export function findAdapter<T extends Pick<AdapterEntry, 'id' | 'name' | 'softwa
     (word !== '' && entries.find((entry) => entry.name.toLowerCase().includes(word)));
   if (found) return found;
   const list = entries.map(({ id, name }) => `${name} (${id})`).join(', ') || 'none';
-  throw new StudioError('no-adapter', `adapter: nothing here is called ${wanted}. There is: ${list}.`, { wanted });
+  const known = ['auto', 'software', 'interpreter', ...entries.flatMap(({ id, name }) => [id, name])];
+  const message = `adapter: nothing here is called ${wanted}. There is: ${list}${didYouMean(wanted, known) || '.'}`;
+  throw new StudioError('no-adapter', message, { wanted });
 }
 
 /** The driver manifests to try: those of the environment if it names any, else the system's; the bundled one last. */
