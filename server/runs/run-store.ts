@@ -174,9 +174,9 @@ export function toSummary(row: RunRow): RunSummary {
 }
 
 /** The run whose checkpoint a run goes on from, or whose weights it starts with, as the path says; null for any other. */
-function parentOf({ config }: RunRow): string | null {
+function parentOf({ config, latest }: RunRow): string | null {
   const { checkpoint, init } = config as unknown as ExperimentConfig;
-  const id = /^runs\/([^/]+)\/checkpoints\//.exec(checkpoint.resume ?? init.from ?? '')?.[1];
+  const id = /^runs\/([^/]+)\/checkpoints\//.exec(latest ?? checkpoint.resume ?? init.from ?? '')?.[1];
   return id !== undefined && RUN_ID.test(id) ? id : null;
 }
 

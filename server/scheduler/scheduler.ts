@@ -260,16 +260,19 @@ export class Scheduler {
     const { store, folder, db, onNews, workers } = this.#options;
     const { id } = row;
     let config: ExperimentConfig;
+    let latest: string | null = null;
     try {
-      config = withAbsolutePaths(await this.#withLatest(row, written), (path) => resolve(folder.root, path));
+      const found = await this.#withLatest(row, written);
+      if (found !== written) latest = relative(folder.root, found.checkpoint.resume ?? '');
+      config = withAbsolutePaths(found, (path) => resolve(folder.root, path));
     } catch (error) {
       await this.#storeEnd(row, failed(toRunError(error, 'not-found')));
       return;
     }
-    const change = { state: 'starting', reason: 'Its workers are being started.', startedAt: new Date() };
+    const change = { state: 'starting', reason: 'Its workers are being started.', startedAt: new Date(), latest };
     if (!(await store.change(id, statesBefore('place'), change))) return;
     if (this.#closing) {
-      await store.change(id, ['starting'], { state: 'queued', reason: row.reason, startedAt: null });
+      await store.change(id, ['starting'], { state: 'queued', reason: row.reason, startedAt: null, latest: null });
       return;
     }
     for (const slot of placement.slots) this.#held.set(slot, id);
