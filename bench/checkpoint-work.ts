@@ -2,18 +2,16 @@
 import { createWriteStream } from 'node:fs';
 import { mkdir, open, stat } from 'node:fs/promises';
 import { pipeline } from 'node:stream/promises';
-import { elementCount } from '../engine/checkpoint/dtype.ts';
-import { type CheckpointKind, readParameter } from '../engine/checkpoint/stored-checkpoint.ts';
-import { openOptimizer } from '../engine/checkpoint/stored-optimizer.ts';
+import type { CheckpointKind } from '../engine/checkpoint/stored-checkpoint.ts';
 import { convertCheckpointPath } from '../engine/node/checkpoint-convert.ts';
-import { openCheckpointPath } from '../engine/node/checkpoint-path.ts';
 import { verifyCheckpoint } from '../engine/node/checkpoint-verify.ts';
 import { inspectCheckpoint } from '../engine/node/inspect-checkpoint.ts';
 import { convertedFile } from '../server/checkpoints/converted-file.ts';
 import { folderArchive } from '../server/checkpoints/folder-archive.ts';
 import { importCheckpoint } from '../server/checkpoints/import-checkpoint.ts';
 import { beginPeak, peakGrowthBytes } from './peak-memory.ts';
-import { savingRank } from './saving-rank.ts';
+import { leaveHoles } from './sparse-writes.ts';
+import { loadRank, savingRank } from './storing-rank.ts';
 
 export interface WorkJob {
   readonly action:
@@ -35,6 +33,8 @@ export interface WorkJob {
   /** What is saved, or converted to. */
   readonly kind: CheckpointKind;
   readonly model: object;
+  /** All values are zeros, and zeros are not written; see `leaveHoles`. */
+  readonly sparse?: boolean;
   readonly rank: number;
   readonly ranks: number;
 }
@@ -46,24 +46,6 @@ export interface WorkResult {
 
 const PIECE = 4 * 2 ** 20;
 const job = JSON.parse(process.argv[2]) as WorkJob;
-
-/** As a rank that resumes: its rows of each parameter and of its state, as float32. */
-async function load(path: string, rank: number, ranks: number): Promise<void> {
-  const { checkpoint, close } = await openCheckpointPath(path);
-  const optimizer = await openOptimizer(checkpoint);
-  for (const [name, { shape }] of checkpoint.model) {
-    const rows = Math.ceil((shape[0] ?? 1) / ranks);
-    const first = Math.min(rank * rows, shape[0] ?? 1);
-    const rowElements = elementCount(shape.slice(1));
-    const end = Math.min(first + rows, shape[0] ?? 1) * rowElements;
-    for (let at = first * rowElements; at < end; at += PIECE) {
-      const count = Math.min(PIECE, end - at);
-      await readParameter(checkpoint, name, at, count);
-      for (const part of ['exp_avg', 'exp_avg_sq']) await optimizer?.readState(name, part, at, count);
-    }
-  }
-  await close();
-}
 
 /** As many bytes as a file has. */
 async function plainWrite(as: string, to: string): Promise<void> {
@@ -90,13 +72,13 @@ async function plainCopy(path: string, to: string | null): Promise<void> {
 }
 
 async function work(): Promise<void> {
-  const { action, path, to, rank, ranks } = job;
+  const { action, path, to } = job;
   if (action === 'write') await plainWrite(path, to);
   else if (action === 'read') await plainCopy(path, null);
   else if (action === 'copy') await plainCopy(path, to);
   else if (action === 'inspect') await inspectCheckpoint(path);
   else if (action === 'verify') await verifyCheckpoint(path);
-  else if (action === 'load') await load(path, rank, ranks);
+  else if (action === 'load') await loadRank(path, job);
   else if (action === 'convert') await convertCheckpointPath({ from: path, to, kind: job.kind, ranks: 2 });
   else if (action === 'download') {
     const file = await convertedFile(path, 'full');
@@ -116,6 +98,7 @@ async function work(): Promise<void> {
   else action satisfies never;
 }
 
+if (job.sparse) await leaveHoles();
 const save = job.action === 'save' ? await savingRank(job.path, job.kind, job) : null;
 process.stdout.write('ready\n');
 process.stdin.once('data', async () => {

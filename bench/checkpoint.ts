@@ -9,13 +9,15 @@ import type { WorkJob } from './checkpoint-work.ts';
 import { timesOf } from './measure.ts';
 
 const ROUNDS = 3;
+const KINDS: readonly CheckpointKind[] = ['full', 'sharded', 'safetensors'];
 
 /**
  * Saving and loading a checkpoint of the FSDP guide's model, or of one with fewer layers, with Adam's state: in GB/s beside
  * a plain write, read and copy of the same bytes, each thing in processes of its own, ranks at once, in turns. Beside it
  * how far each process's memory grew at most. Arguments: --layers N (32 are the guide's, 12.1 GB; 10 if left out, 4.3 GB),
  * --ranks N (2), --rounds N (3), --folder DIR, on the disk to be measured, --rows TEXT,… (rows whose names have one of
- * these, and the saves that they need). Each row is said to stderr as it is measured.
+ * these, and the saves that they need), --sparse: of zeros, which are not written to the disk, to learn the memory alone. Each
+ * row is said to stderr as it is measured.
  */
 export async function run(args: readonly string[]): Promise<void> {
   const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
@@ -23,7 +25,7 @@ export async function run(args: readonly string[]): Promise<void> {
   const model = { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: layers };
   const folder = await mkdtemp(path.join(option('folder', tmpdir()), 'bench-checkpoint-'));
   const wanted = option('rows', '').split(',');
-  const bench = new CheckpointBench(model, folder, Number(option('ranks', '2')), wanted);
+  const bench = new CheckpointBench(model, folder, Number(option('ranks', '2')), wanted, args.includes('--sparse'));
   try {
     for (let round = 0; round < Number(option('rounds', String(ROUNDS))); round++) await bench.round();
     bench.print();
@@ -54,6 +56,7 @@ class CheckpointBench {
     private readonly folder: string,
     private readonly ranks: number,
     private readonly wanted: readonly string[],
+    private readonly sparse: boolean,
   ) {}
 
   async round(): Promise<void> {
@@ -74,6 +77,8 @@ class CheckpointBench {
       ...{ job: { action: 'load', path: saved(kind) }, ranks: by, measured: saved(kind) },
     });
     const of = (measured: string, name: string, job: Task['job']): Task => ({ name, measured, job, ranks: 1 });
+    const convert = (from: CheckpointKind) =>
+      KINDS.map((kind) => of(copied, `${from} to ${kind}`, { action: 'convert', path: saved(from), to: copied, kind }));
     await this.tasks(full, save('full', 1), [
       of(full, 'plain write, synced', { action: 'write', path: full, to: copied }),
       of(full, 'plain copy, synced', { action: 'copy', path: full, to: copied }),
@@ -82,18 +87,18 @@ class CheckpointBench {
       load('full', 1),
       load('full', ranks),
       of(full, 'inspect full', { action: 'inspect', path: full }),
-      of(copied, 'full to safetensors', { action: 'convert', path: full, to: copied, kind: 'safetensors' }),
-      of(copied, 'full to sharded', { action: 'convert', path: full, to: copied, kind: 'sharded' }),
+      ...convert('full'),
     ]);
     await this.tasks(full, save('full', ranks), []);
     await this.tasks(sharded, save('sharded', ranks), [
       of(sharded, 'verify sharded', { action: 'verify', path: sharded }),
       load('sharded', ranks),
+      ...convert('sharded'),
       of(sharded, 'sharded as .tar', { action: 'archive', path: sharded }),
       of(sharded, 'sharded as full', { action: 'download', path: sharded }),
       of(sharded, 'upload of a .tar', { action: 'import', path: sharded, to: copied }),
     ]);
-    await this.tasks(weights, save('safetensors', 1), [load('safetensors', 1)]);
+    await this.tasks(weights, save('safetensors', 1), [load('safetensors', 1), ...convert('safetensors')]);
   }
 
   print(): void {
@@ -123,7 +128,7 @@ class CheckpointBench {
   }
 
   private async task({ name, measured, job, ranks }: Task): Promise<void> {
-    const whole = { ...({ to: '', kind: 'full', model: this.model, ranks } as const), ...job };
+    const whole = { ...({ to: '', kind: 'full', model: this.model, ranks, sparse: this.sparse } as const), ...job };
     const started = await Promise.all(
       Array.from({ length: ranks }, (_, rank) => CheckpointProcess.start({ ...whole, rank })),
     );

@@ -4,6 +4,8 @@ import { mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { seededRandom } from '../ops/kernel-case.ts';
 import { DigestedFile, sha256OfFile } from './digested-file.ts';
@@ -62,6 +64,21 @@ describe('a digest', () => {
     hash.discard();
     hash.discard();
     expect(order).toEqual(['another turn', 'hashed']);
+  });
+
+  test('of bytes that nobody else holds any more', async () => {
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    const hash = sha256();
+    // In a function of its own, so that nothing here holds what it was given.
+    const begin = () => hash.update(new Uint8Array(32 * MIB).fill(7));
+    const updated = begin();
+    await new Promise(setImmediate);
+    collect();
+    const others = Array.from({ length: 4 }, (_, i) => new Uint8Array(32 * MIB).fill(i));
+    await updated;
+    expect(hash.digest()).toBe(expected(new Uint8Array(32 * MIB).fill(7)));
+    expect(others.map((other) => other[0])).toEqual([0, 1, 2, 3]);
   });
 
   test('several at once do not mix', async () => {

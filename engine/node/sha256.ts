@@ -66,10 +66,10 @@ function sha256InPool({ create, algorithm, init, update, final, free }: Library)
   return {
     async update(bytes) {
       if (bytes.length < WORTH_A_THREAD_BYTES) return check(update(context, bytes, bytes.length));
-      const result = await new Promise<number>((resolve, reject) => {
-        update.async(context, bytes, bytes.length, (error: Error | null, ok: number) =>
-          error ? reject(error) : resolve(ok),
-        );
+      // The callback is all that koffi keeps of what it is given, so the callback keeps the bytes.
+      const [result] = await new Promise<[number, Uint8Array]>((resolve, reject) => {
+        const ended = (error: Error | null, ok: number) => (error ? reject(error) : resolve([ok, bytes]));
+        update.async(context, bytes, bytes.length, ended);
       });
       check(result);
     },

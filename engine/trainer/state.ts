@@ -82,7 +82,7 @@ export interface OptimizerStart {
  * the host, of which it keeps its rows, and `device` has its rows made where they stay.
  */
 export async function fillRank(
-  engine: RankEngine,
+  engine: Pick<RankEngine, 'clear' | 'write' | 'make'>,
   run: CompiledRun,
   source: ParameterSource,
   optimizer?: OptimizerStart,
@@ -108,7 +108,7 @@ export async function fillRank(
 }
 
 async function fillParameter(
-  engine: RankEngine,
+  engine: Pick<RankEngine, 'write' | 'make'>,
   run: CompiledRun,
   { parameters }: StoredGroup,
   segment: ShardSegment,
