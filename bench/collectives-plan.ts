@@ -72,7 +72,7 @@ export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanI
   const dated = drafted.map(withLifetimes);
   const programs = drafted.map((draft, i) => ({
     tensors: draft.tensors,
-    lives: packingLives(draft.tensors, dated[i].steps, dated[i].lives),
+    lives: packingLives(draft.tensors, dated[i].steps, dated[i].lives, draft.spareBytes()),
     dispatchCount: countDispatches(dated[i].steps),
   }));
   const memory = packMemory(programs, profile);

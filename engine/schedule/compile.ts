@@ -183,7 +183,7 @@ function compileWith(
   if (validates) drafted.push(draftStep(shapes[0], { strategy: trained, regions: first.regions }));
   const programs = drafted.map(({ draft, lives, steps }, i) => ({
     tensors: draft.tensors,
-    lives: packingLives(draft.tensors, steps, lives),
+    lives: packingLives(draft.tensors, steps, lives, draft.spareBytes()),
     // Before step 0 one slot more serves all dispatches that make initial values.
     dispatchCount: countDispatches(steps) + (onDevice && i === 0 ? 1 : 0),
   }));

@@ -118,6 +118,16 @@ export class Draft {
     return { tensor: tensor.id, offsetBytes: 0, bytes: tensor.bytes };
   }
 
+  /**
+   * What a step may take beyond its fullest so that copies do not hand ranges on to each other: as much as the slots of one
+   * direction, nothing where two slots have to do. Null for a rank without peers.
+   */
+  spareBytes(): number | null {
+    if (this.world === 1) return null;
+    if (this.stagingSlots < 3) return 0;
+    return this.tensors.reduce((sum, { space, bytes }) => sum + (space === 'upload' ? bytes : 0), 0);
+  }
+
   /** Bytes to which a range is aligned so that a kernel can bind it. */
   alignBytes(): number {
     const bytes = Math.max(16, this.profile.offsetAlignmentBytes);
