@@ -19,8 +19,9 @@ export async function convertedFile(path: string, kind: 'full' | 'safetensors'):
       const stream = new PassThrough();
       const write = (chunk: Uint8Array) =>
         new Promise<void>((resolve, reject) => {
-          // The writer may use its chunk again.
-          stream.write(Buffer.from(chunk), (error) => (error ? reject(error) : resolve()));
+          stream.write(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length), (error) =>
+            error ? reject(error) : resolve(),
+          );
         });
       convertCheckpoint(checkpoint, { kind, sink: { crc32, write } }).then(
         () => stream.end(),
