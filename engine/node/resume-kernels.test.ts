@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -53,6 +53,37 @@ it.each(['full', 'sharded'])(
   },
   60_000,
 );
+
+it('ranks that would choose otherwise, on adapters of different kinds, take the variants of rank 0', async () => {
+  const model = { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 12, nlayers: 1 };
+  const config = parseConfig({ ...referenceRun, model, devices: 2, adapter: 'swiftshader', trainer: { steps: 1 } });
+  const events: RunEvent[] = [];
+  await mkdir(join(folder, 'shared'));
+  const places = { sharedFolder: join(folder, 'shared'), corpusFolder: join(folder, 'corpora'), runFolder: folder };
+  const start = {
+    type: 'start' as const,
+    world: 2,
+    config,
+    adapterId: 'swiftshader',
+    recordTouches: false,
+    weightsFile: null,
+  };
+  const both = await Promise.all(
+    [saved, since].map((variants, rank) =>
+      runWorkerRanks(
+        { ...start, ...places, ranks: [rank], variants },
+        { emit: (event) => events.push(event), stopRequested: () => false, onPhase: () => undefined },
+      ),
+    ),
+  );
+  for (const { ranks } of both) await ranks[0].engine.close();
+  expect(events.find(({ event }) => event === 'start')).toMatchObject({ variants: saved });
+  const said = events.flatMap((e) => (e.event === 'log' && e.line.includes('kernel variants') ? [e] : []));
+  expect(said).toEqual([{ event: 'log', rank: 1, line: "the kernel variants are rank 0's, whose adapter is another" }]);
+  const { checkpoint, close } = await openCheckpointPath(both[0].ranks[0].result.checkpoints[0].path);
+  expect(kernelsOf(checkpoint)).toMatchObject({ variants: saved });
+  await close();
+}, 60_000);
 
 it('on another adapter or driver a resume takes the variants chosen there, and says so', () => {
   const kernels = { adapter: 'a GPU', driver: '1', variants: saved };

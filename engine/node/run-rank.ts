@@ -1,4 +1,5 @@
 import { dirname } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { writeSafetensors } from '../checkpoint/safetensors.ts';
 import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import { exchange } from '../comm/exchange.ts';
@@ -12,6 +13,7 @@ import { StudioError } from '../errors.ts';
 import { Interpreter } from '../interpret/interpreter.ts';
 import { buildModel } from '../model/build-model.ts';
 import type { Model } from '../model/model.ts';
+import type { VariantChoices } from '../ops/kernel.ts';
 import { adapterProfile, type OpenDevice, openDevice } from '../runtime/device.ts';
 import { Executor } from '../runtime/executor.ts';
 import { offersTensorCores, tensorCoreProblem } from '../runtime/tensor-cores.ts';
@@ -106,15 +108,22 @@ async function runFrom(
   const { ranks, sharedFolder } = start;
   hooks.onPhase('planning', null);
   const config = withRoomForUpdates(start.config, origin);
-  const place = await openPlace(start, origin);
+  let place = await openPlace(start, origin);
   const { batches, shapes } = data.from(origin.step, origin.samples);
-  const runs = ranks.map((rank) => compileRun({ config, model, shapes, rank, profile: place.profile }));
+  const compiled = ({ profile }: Place) => ranks.map((rank) => compileRun({ config, model, shapes, rank, profile }));
+  let runs = compiled(place);
   const { software } = place.adapter;
   const alone = ranks.length === start.world;
   await checkHostRoom({ config, run: runs[0], software, alone, sharedFolder, timeoutMs: PEER_TIMEOUT_MS });
   const mailboxes = await openMailboxes(start, runs, place, hooks);
   try {
-    const adapters = await adaptersOfRanks(start, runs[0], place, mailboxes[0]);
+    const { adapters, variants } = await placesOfRanks(start, runs[0], place, mailboxes[0]);
+    if (!isDeepStrictEqual(variants, variantsOf(place))) {
+      // Nothing that the ranks exchange depends on them.
+      place = withVariants(place, variants);
+      runs = compiled(place);
+      hooks.emit({ event: 'log', rank: ranks[0], line: "the kernel variants are rank 0's, whose adapter is another" });
+    }
     if (ranks.includes(0)) {
       announce(start, origin, runs[0], place, adapters, hooks);
       await checkStart(start.config, start.runFolder, origin.step);
@@ -182,17 +191,30 @@ async function runRank(s: Setting, run: CompiledRun, engine: RankEngine, mailbox
   return result;
 }
 
-/** The adapter that each rank got, in rank order, as the ranks themselves say. */
-async function adaptersOfRanks(
+/**
+ * The adapter that each rank got, in rank order, as the ranks themselves say, and the kernel variants of rank 0: they differ
+ * in the last bits, so one rank decides for all.
+ */
+async function placesOfRanks(
   { ranks, world }: WorkerStart,
   run: CompiledRun,
-  { adapter }: Place,
+  place: Place,
   mailbox: Mailbox,
-): Promise<readonly PlaceAdapter[]> {
-  if (ranks.length === world) return ranks.map(() => adapter);
+): Promise<{ readonly adapters: readonly PlaceAdapter[]; readonly variants: VariantChoices }> {
+  const { adapter } = place;
+  const variants = variantsOf(place);
+  if (ranks.length === world) return { adapters: ranks.map(() => adapter), variants };
   const regions = { sizes: run.regions.length, pieces: run.regions.length + 1 };
-  const said = await exchangeTexts(mailbox, regions, JSON.stringify(adapter));
-  return said.map((text) => JSON.parse(text) as PlaceAdapter);
+  const texts = await exchangeTexts(mailbox, regions, JSON.stringify({ adapter, variants }));
+  const said = texts.map((text) => JSON.parse(text) as { adapter: PlaceAdapter; variants: VariantChoices });
+  return { adapters: said.map((each) => each.adapter), variants: said[0].variants };
+}
+
+const variantsOf = ({ profile }: Place): VariantChoices => ({ ...profile.variants });
+
+function withVariants(place: Place, variants: VariantChoices): Place {
+  const { profile, kernels } = place;
+  return { ...place, profile: { ...profile, variants }, ...(kernels && { kernels: { ...kernels, variants } }) };
 }
 
 /** The first event of a run, with what was predicted before any of it is measured. */
