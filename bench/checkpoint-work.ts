@@ -11,7 +11,7 @@ import { folderArchive } from '../server/checkpoints/folder-archive.ts';
 import { importCheckpoint } from '../server/checkpoints/import-checkpoint.ts';
 import { beginPeak, peakGrowthBytes } from './peak-memory.ts';
 import { leaveHoles } from './sparse-writes.ts';
-import { loadRank, savingRank } from './storing-rank.ts';
+import { loadingRank, savingRank } from './storing-rank.ts';
 
 export interface WorkJob {
   readonly action:
@@ -78,7 +78,7 @@ async function work(): Promise<void> {
   else if (action === 'copy') await plainCopy(path, to);
   else if (action === 'inspect') await inspectCheckpoint(path);
   else if (action === 'verify') await verifyCheckpoint(path);
-  else if (action === 'load') await loadRank(path, job);
+  else if (action === 'load' || action === 'save') await rankDoes!();
   else if (action === 'convert') await convertCheckpointPath({ from: path, to, kind: job.kind, ranks: 2 });
   else if (action === 'download') {
     const file = await convertedFile(path, 'full');
@@ -94,12 +94,16 @@ async function work(): Promise<void> {
     const signal = new AbortController().signal;
     const called = { brought: 'imported.tar', name: 'imported.tar' };
     await importCheckpoint({ ...called, source, maxBytes: archive.bytes, signal }, to);
-  } else if (action === 'save') await save!();
-  else action satisfies never;
+  } else action satisfies never;
 }
 
 if (job.sparse) await leaveHoles();
-const save = job.action === 'save' ? await savingRank(job.path, job.kind, job) : null;
+const rankDoes =
+  job.action === 'save'
+    ? await savingRank(job.path, job.kind, job)
+    : job.action === 'load'
+      ? loadingRank(job.path, job)
+      : null;
 process.stdout.write('ready\n');
 process.stdin.once('data', async () => {
   process.stdin.pause();

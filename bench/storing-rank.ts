@@ -70,12 +70,14 @@ export async function savingRank(
   };
 }
 
-/** Loads what a rank keeps: to train on, or, from weights alone, to begin with. */
-export async function loadRank(path: string, setting: StoringRank): Promise<void> {
+/** A rank that is ready to load what it keeps: to train on, or, from weights alone, to begin with. */
+export function loadingRank(path: string, setting: StoringRank): () => Promise<void> {
   const from = path.endsWith('.safetensors') ? { init: { from: path } } : { checkpoint: { resume: path } };
   const { config, model, run } = compile(setting, { trainer: { steps: 2 }, ...from });
-  const start = await openStart(config, model);
   const nowhere = { clear: async () => undefined, write: async () => undefined, make: async () => undefined };
-  await fillRank(nowhere, run, start.parameters, start.optimizer);
-  await start.close();
+  return async () => {
+    const start = await openStart(config, model);
+    await fillRank(nowhere, run, start.parameters, start.optimizer);
+    await start.close();
+  };
 }
