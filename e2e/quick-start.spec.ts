@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import type { Page } from '@playwright/test';
 import { formatBytes, formatLoss, formatMs, formatMsRange } from '../app/_lib/format.ts';
 import type { Run } from '../server/contract.ts';
-import { expect, type StudioApi, test } from './studio.ts';
+import { expect, type StudioApi, stickingOut, test } from './studio.ts';
 
 /** Two runs of two ranks each on a software GPU; a quiet machine takes a quarter of this. */
 const QUICK_START_MS = 240_000;
@@ -53,6 +53,14 @@ test('the comparison opened again shows the same, and what differs', async ({ pa
     expect(row).toContain(`,${peakBytes},`);
     expect(row).toContain(`,${iterationMs},`);
   }
+  // On a phone too every figure is in sight.
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const { peakBytes, iterationMs } of runs) {
+    const row = page.getByRole('table', { name: 'Comparison', exact: true }).locator(`[data-bytes="${peakBytes}"]`);
+    await expect(row).toBeVisible();
+    await expect(page.locator(`[data-ms="${iterationMs}"]`)).toBeVisible();
+  }
+  expect(await stickingOut(page)).toEqual([]);
 });
 
 test('a run shows its loss, its memory as predicted to the byte, its log and its summary', async ({ page, api }) => {
@@ -83,6 +91,11 @@ test('a run shows its loss, its memory as predicted to the byte, its log and its
   await expect(summary).toContainText('By category, on ');
   await summary.getByRole('radio', { name: 'Rank 1' }).check();
   await expect(summary.getByRole('region', { name: 'Memory summary of rank 1' })).toBeVisible();
+  // A phone has each name over its numbers; nothing is cut.
+  await page.setViewportSize({ width: 390, height: 844 });
+  await expect(summary.getByText('Allocated memory', { exact: true })).toBeVisible();
+  await expect(summary.locator('pre')).toBeHidden();
+  expect(await stickingOut(page)).toEqual([]);
 });
 
 test('its checkpoint downloads whole, with the digest that the page shows, and by range', async ({

@@ -13,6 +13,7 @@ import { useRunColours } from '../../_lib/run-colours.ts';
 import type { RankColumns } from '../../_lib/run-log.ts';
 import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { stepName, stepRange } from '../../_lib/step-words.ts';
+import { whyFullShardHoldsMore } from '../../_lib/strategy-notes.ts';
 import { type FollowedRun, useRunLogs } from '../../_lib/use-run-logs.ts';
 import { Chart, type ChartSeries } from '../charts/chart.tsx';
 import { ChartNote, ChartNoteText } from '../charts/chart-note.tsx';
@@ -302,6 +303,7 @@ function LiveByCategory({
   colourOf: (id: string) => string;
 }) {
   const most = Math.max(0, ...runs.map(({ peakBytes, liveBytes }) => Math.max(peakBytes ?? 0, liveBytes ?? 0)));
+  const whyMore = fullShardNote(runs);
   return (
     <section className="panel p-4 sm:p-5" aria-label="Live memory by category">
       <h2 className="font-semibold">
@@ -334,6 +336,7 @@ function LiveByCategory({
           );
         })}
       </ul>
+      {whyMore ? <p className="mt-2 text-xs text-faint">{whyMore}</p> : null}
       <ScrollRegion label="Live memory by category as a table" className="mt-3">
         <table
           className="w-full text-xs"
@@ -377,6 +380,16 @@ function LiveByCategory({
       </ScrollRegion>
     </section>
   );
+}
+
+/** Why FULL_SHARD holds more than SHARD_GRAD_OP, where one run of each is here, on as many ranks, and it does. */
+function fullShardNote(runs: readonly ComparedRun[]): string | null {
+  const [fullShard, gradOp] = ['FULL_SHARD', 'SHARD_GRAD_OP'].map((wanted) => {
+    const [one, ...more] = runs.filter(({ run }) => run.strategy === wanted);
+    if (!one || more.length || one.peakBytes === null || one.byCategory === null) return null;
+    return { devices: one.run.devices, peakBytes: one.peakBytes, byCategory: one.byCategory };
+  });
+  return fullShard && gradOp && fullShard.devices === gradOp.devices ? whyFullShardHoldsMore(fullShard, gradOp) : null;
 }
 
 function download(name: string, text: string): void {

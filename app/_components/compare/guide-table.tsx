@@ -39,7 +39,7 @@ export function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; c
               </th>
             ))}
             {['State', 'Run'].map((head) => (
-              <th key={head} scope="col" className="px-3 py-2 text-left font-medium last:pr-4">
+              <th key={head} scope="col" className="px-3 py-2 text-left font-medium last:pr-4 lg:pl-8">
                 {head}
               </th>
             ))}
@@ -95,7 +95,7 @@ export function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; c
                   {formatLoss(losses ? losses.atLast[i] : latest)}
                   {wentOn ? <Below>{`${formatLoss(latest)} at ${stepName(run.stepsDone - 1)}`}</Below> : null}
                 </td>
-                <td className={`${cell} col-start-3 row-start-1 text-right md:w-44 md:min-w-36 md:text-left`}>
+                <td className={`${cell} col-start-3 row-start-1 text-right md:w-44 md:min-w-36 md:text-left lg:pl-8`}>
                   {run.state === 'running' || run.state === 'stopping' ? (
                     <Progress label={`Progress of ${run.name}`} done={run.stepsDone} of={run.steps} />
                   ) : (
@@ -104,7 +104,7 @@ export function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; c
                     </span>
                   )}
                 </td>
-                <td className={`${cell} col-span-3 row-start-3 truncate md:pr-4`}>
+                <td className={`${cell} col-span-3 row-start-3 truncate md:pr-4 lg:pl-8`}>
                   <Link href={`/runs/${encodeURIComponent(run.id)}`} className="text-accent hover:underline">
                     {run.name}
                   </Link>

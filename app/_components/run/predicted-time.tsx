@@ -20,7 +20,7 @@ export function PredictedTime({ run, log, version }: { run: Run; log: RunLog; ve
       className="panel flex flex-wrap items-start gap-x-8 gap-y-2 p-4 sm:p-5"
     >
       <h2 className="font-semibold max-sm:basis-full">Time of a step</h2>
-      <dl className="grid shrink-0 grid-cols-3 gap-x-4 sm:gap-x-8" data-testid="predicted-time">
+      <dl className="grid grid-cols-3 gap-x-4 max-sm:w-full sm:shrink-0 sm:gap-x-8" data-testid="predicted-time">
         <Figure name="predicted" about={boundBy ? `most of it ${RESOURCE_WORDS[boundBy]}` : ''}>
           {formatMs(estimateMs)}
         </Figure>

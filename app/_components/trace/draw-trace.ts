@@ -52,7 +52,7 @@ export function drawTrace(surface: TraceSurface, layout: TraceLayout): void {
   for (const rank of layout.ranks) {
     label(surface, 'live', rank.liveTopPx + 7);
     const most = formatBytes(rank.mostLiveBytes);
-    if (gutterPx > 60) label(surface, most, rank.liveTopPx + 23);
+    if (gutterPx > 70) label(surface, most, rank.liveTopPx + 23);
     inLanes(surface, rank.liveTopPx, LIVE_PX, () => drawLive(surface, rank));
   }
 }

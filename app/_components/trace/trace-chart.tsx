@@ -45,7 +45,7 @@ export function TraceChart({ ranks, step }: { ranks: readonly RankTrace[]; step:
   /** Resolved anew for each look. */
   const colours = useRef({ look, resolved: new Map<string, string>() });
   const hint = useId();
-  const gutterPx = widthPx < 520 ? 56 : 72;
+  const gutterPx = widthPx < 520 ? 64 : 80;
   const whole = { fromMs: 0, toMs: layout.totalMs };
   const { fromMs, toMs } = zoom ?? whole;
 
