@@ -117,7 +117,9 @@ export const attentionGradShort = shortVariant(
 var<workgroup> ds: array<f32, ${MOST_ROWS * MOST_ROWS}>;
 var<workgroup> douts: array<vec4f, ${MOST_QUADS}>;
 var<workgroup> deltas: array<f32, ${MOST_QUADS}>;
-fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${stage(`
+var<workgroup> lses: array<f32, ${MOST_ROWS}>;
+fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}
+  if (index < p.T) { lses[index] = lse[row0 + index]; }${stage(`
     let o = ((b * p.T + t) * p.H + h) * HD4 + d;
     douts[to] = dout[o];
     deltas[to] = dot(dout[o], out[o]);`)}
@@ -133,7 +135,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${stage(`
       delta += deltas[tq * ROW + d];
     }
     var probability = 0.0;
-    if (p.causal == 0u || tk <= tq) { probability = exp(s - lse[row0 + tq]); }
+    if (p.causal == 0u || tk <= tq) { probability = exp(s - lses[tq]); }
     var factor = 1.0;
     if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + tq) * p.T + tk); }
     scores[e] = probability * factor;
