@@ -137,6 +137,15 @@ describe('brought checkpoints', () => {
     expect((await sample('foreign.safetensors', { tokens: [1] })).status).toBe(200);
   });
 
+  it('of Fabric say what they hold, and no config that they do not have', async () => {
+    const file = new URL('../../engine/testdata/demo-transformer/fabric_single_step5.ckpt', import.meta.url);
+    expect((await bring('fabric.ckpt', await readFile(file))).status).toBe(201);
+    const details = CheckpointDetails.parse((await test.api.get('/checkpoints/fabric.ckpt/details')).body);
+    expect(details).toMatchObject({ kind: 'full', step: 5, iter: 5, config: null });
+    const refused = await post('/checkpoints/fabric.ckpt/sample', { tokens: [1] });
+    expect(await refused.json()).toMatchObject({ error: { message: expect.stringMatching(/not say what model/) } });
+  });
+
   it('are not found by a name that is none, and are no way out of the folder', async () => {
     for (const name of [
       'nope',
@@ -263,6 +272,24 @@ describe.each([
     for (const body of [{}, { kind: 'zip' }, { kind: 'full', ranks: 2 }, { kind: 'sharded', ranks: 0 }])
       expect((await post(`${address()}/convert`, body)).status, JSON.stringify(body)).toBe(400);
   });
+});
+
+it('a conversion ends with its reader, and leaves nothing', async () => {
+  const before = (await readdir(uploads)).sort();
+  const leaving = new AbortController();
+  const asked = at('/checkpoints/mine/convert', {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ kind: 'full', name: 'never' }),
+    signal: leaving.signal,
+  });
+  const left = expect(asked).rejects.toThrow(/abort/);
+  const drafts = async () => (await readdir(uploads)).filter((name) => name.startsWith('.partial-'));
+  await expect.poll(drafts, { interval: 5, timeout: 20_000 }).toHaveLength(1);
+  leaving.abort();
+  await left;
+  await expect.poll(drafts, { timeout: 20_000 }).toEqual([]);
+  expect((await readdir(uploads)).sort()).toEqual(before);
 });
 
 it('every brought checkpoint is as the contract has it', async () => {

@@ -40,30 +40,55 @@ export function DropZone(props: {
         }}
       />
       {children(isEmpty ? null : choose('primary'))}
-      {isEmpty ? (
-        <div className="rounded-[10px] border border-dashed border-line-strong px-5 py-12 text-center sm:py-16">
-          <span className="mx-auto grid size-11 place-items-center rounded-full bg-accent-soft text-accent">
-            <Icon name="upload" className="size-5" />
-          </span>
-          <h2 className="mt-4 text-base font-semibold">Bring a checkpoint</h2>
-          <p className="mx-auto mt-1.5 max-w-prose text-muted text-pretty">
-            Drop a <code className="font-mono text-xs">.ckpt</code> or <code className="font-mono text-xs">.pt</code> of
-            torch.save or Fabric, a <code className="font-mono text-xs">.safetensors</code>, or a sharded folder as one{' '}
-            <code className="font-mono text-xs">.tar</code>. It is read through before it appears, and nothing in it is
-            executed. Then look into it, convert it, or let a run start from it.
-          </p>
-          <div className="mt-5 flex justify-center">{choose('primary')}</div>
-        </div>
-      ) : null}
+      {isEmpty ? <EmptyLibrary choose={choose('primary')} /> : null}
       {over ? (
-        <div className="pointer-events-none absolute -inset-2 z-20 grid place-items-center rounded-[12px] border-2 border-dashed border-accent bg-accent-soft/85">
-          <p className="flex items-center gap-2 text-base font-semibold text-accent">
+        <div className="pointer-events-none absolute -inset-2 z-20 grid place-items-center rounded-[12px] border-2 border-dashed border-accent bg-accent-soft/80">
+          <p className="panel flex items-center gap-2 px-4 py-3 text-base font-semibold text-accent shadow-[0_8px_30px_rgb(0_0_0/0.18)]">
             <Icon name="upload" />
             Drop to bring it in
           </p>
         </div>
       ) : null}
     </div>
+  );
+}
+
+/** What can be brought, and what for. */
+function EmptyLibrary({ choose }: { choose: ReactNode }) {
+  return (
+    <>
+      <div className="panel border-dashed! border-line-strong! px-5 py-12 text-center sm:py-16">
+        <span className="mx-auto grid size-11 place-items-center rounded-full bg-accent-soft text-accent">
+          <Icon name="upload" className="size-5" />
+        </span>
+        <h2 className="mt-4 text-base font-semibold">Bring a checkpoint</h2>
+        <p className="mx-auto mt-1.5 max-w-prose text-pretty text-muted">
+          Drop a <code className="font-mono text-xs">.ckpt</code> or <code className="font-mono text-xs">.pt</code> of
+          torch.save or Fabric, a <code className="font-mono text-xs">.safetensors</code>, or a sharded folder as one{' '}
+          <code className="font-mono text-xs">.tar</code>. It is read through before it appears, and nothing in it is
+          executed.
+        </p>
+        <div className="mt-5 flex justify-center">{choose}</div>
+      </div>
+      <ol className="mt-4 grid gap-px overflow-hidden rounded-[10px] border border-line bg-line sm:grid-cols-3">
+        {[
+          [
+            'Look',
+            'Every tensor: its shape, its chunks by rank, min, max, mean and a histogram. The SHA-256 of each file.',
+          ],
+          ['Convert', 'To one torch file, to safetensors, or to a folder in the files of any number of ranks.'],
+          [
+            'Train',
+            'A run begins with its weights, or goes on where it stopped, under any strategy and on any number of ranks.',
+          ],
+        ].map(([title, text]) => (
+          <li key={title} className="bg-panel p-5">
+            <h3 className="font-semibold">{title}</h3>
+            <p className="mt-1 text-muted">{text}</p>
+          </li>
+        ))}
+      </ol>
+    </>
   );
 }
 

@@ -25,7 +25,7 @@ export function FilesPanel({ checkpoint, files }: { checkpoint: CheckpointRef; f
   const rows = [...files, ...others.map(({ name }) => ({ name, bytes: null, sha256: null }))];
   return (
     <section className="panel min-w-0 p-4 sm:p-5" aria-label="Files">
-      <div className="flex flex-wrap items-center gap-x-3 gap-y-2">
+      <div className="flex min-h-8 flex-wrap items-center gap-x-3 gap-y-2">
         <h2 className="font-semibold">Files</h2>
         <p className="text-xs text-faint">{state ? '' : 'Verify reads every byte again'}</p>
         <div className="ml-auto">

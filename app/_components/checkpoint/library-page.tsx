@@ -93,7 +93,7 @@ function Row({ checkpoint, now }: { checkpoint: Brought; now: number | null }) {
   const ref = { runId: null, name };
   const cell = 'px-2.5 py-2 max-md:p-0 md:table-cell';
   return (
-    <tr className="relative flex flex-wrap items-center gap-x-3 gap-y-1 border-b border-line px-4 py-3 last:border-0 hover:bg-hover md:table-row md:p-0">
+    <tr className="relative flex flex-wrap items-center gap-x-2.5 gap-y-1 border-b border-line px-4 py-3 last:border-0 hover:bg-hover md:table-row md:p-0">
       <td className={`${cell} min-w-0 max-md:basis-full md:pl-4`}>
         <Link
           href={checkpointPageUrl(ref)}
@@ -115,7 +115,7 @@ function Row({ checkpoint, now }: { checkpoint: Brought; now: number | null }) {
       </td>
       <td className={cell}>
         <span
-          className={`inline-flex items-center gap-1 text-xs whitespace-nowrap ${verifiedAt ? 'text-good' : problem ? 'text-bad' : 'text-warn'}`}
+          className={`inline-flex items-center gap-1 align-middle text-xs whitespace-nowrap ${verifiedAt ? 'text-good' : problem ? 'text-bad' : 'text-warn'}`}
           title={verifiedAt === null || now === null ? undefined : `Read through, ${formatTime(verifiedAt)}`}
         >
           <Icon name={verifiedAt ? 'check' : 'alert'} className="size-3.5" />
@@ -124,13 +124,13 @@ function Row({ checkpoint, now }: { checkpoint: Brought; now: number | null }) {
       </td>
       <td className={`${cell} text-xs md:text-right`} title={holds ? formatCount(holds.params) : undefined}>
         {holds ? formatShortCount(holds.params) : '–'}
-        <span className="md:hidden"> parameters</span>
+        <span className="md:hidden"> params</span>
       </td>
       <td className={`${cell} text-xs whitespace-nowrap md:text-right`} title={formatExactBytes(bytes)}>
         {formatBytes(bytes)}
       </td>
       <td className={`${cell} max-md:basis-full md:pr-3`}>
-        <div className="relative z-10 flex flex-wrap items-center gap-1 md:justify-end">
+        <div className="relative z-10 flex flex-wrap items-center gap-1 max-md:-ml-3 md:justify-end">
           {holds ? (
             <>
               <ButtonLink look="quiet" href={startUrl(ref, 'init')} aria-label={`Use ${name} as init`}>

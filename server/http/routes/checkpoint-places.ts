@@ -78,7 +78,8 @@ async function findBrought(
     sha256: await brought.digest(name),
     saved: name,
     origin: async () => {
-      const { config } = checkConfig((await inspectCheckpoint(path)).config);
+      const written = (await inspectCheckpoint(path)).config;
+      const config = written === null ? null : checkConfig(written).config;
       return { config: config ? await withOwnData(config, folder.root) : null, params: holds.params };
     },
   };

@@ -157,7 +157,8 @@ async function reader(read: () => Promise<void>): Promise<void> {
 
 /** A checkpoint's config as it may be told: its run had absolute paths, and where the data folder lies is nobody's concern. */
 function withoutRoot(written: unknown, root: string): unknown {
-  const { config } = checkConfig(written);
+  // No config at all would be one of nothing but defaults.
+  const config = written === null ? null : checkConfig(written).config;
   return config
     ? withAbsolutePaths(config, (path) => (path.startsWith(root) ? path.slice(root.length) : path))
     : written;
