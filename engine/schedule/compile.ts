@@ -7,7 +7,6 @@ import { withLifetimes } from './lifetimes.ts';
 import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
 import { shardGroup } from './mesh.ts';
-import { withOneAttentionGradient } from './one-attention-gradient.ts';
 import type { Clipping } from './optimizer-steps.ts';
 import { packingLives } from './packing-lives.ts';
 import { type Precision, precisionOf, withPrecision } from './precision.ts';
@@ -153,8 +152,7 @@ function compileWith(
       hiddenAgain: hidden === 'again',
       evaluate: training !== null,
     });
-    const merged = withOneAttentionGradient(traced, profile);
-    const program = withSplitSums(withPrecision(merged, precision, profile.tensorCores === true), profile);
+    const program = withSplitSums(withPrecision(traced, precision, profile.tensorCores === true), profile);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
       : strategyOf(config, program, slots);

@@ -1,17 +1,13 @@
 import { dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Kernel } from '../kernel.ts';
-import { attentionGradFused } from './attention-grad-fused.ts';
 import { attentionGradKV, attentionGradKVWgsl } from './attention-grad-kv.ts';
 import { attentionGradQ, attentionGradQWgsl } from './attention-grad-q.ts';
 import { attentionConstants, attentionParams } from './attention-params.ts';
 import { attentionGradShort } from './attention-short.ts';
 
-const fused = attentionGradFused({ threads: 128, keys: 1, queries: 32 });
-
 /**
  * All of attention's gradients, dqkv in the layout of qkv, in one dispatch: for short sequences, where Σ_d dout·out is
- * sooner computed again for each pair than handed over, and on real GPUs for many narrow heads. Plainly the first threads
- * have a query each, the others a key.
+ * sooner computed again for each pair than handed over. The first threads have a query each, the others a key.
  */
 export const attentionGrad: Kernel = {
   name: 'attention-grad',
@@ -47,9 +43,5 @@ fn kernel(i: u32) {
   let queries = p.B * p.H * p.T;
   if (i < queries) { gradQ(i); } else { gradKV(i - queries); }
 }`,
-  tiled: {
-    ...fused,
-    fits: (params) => attentionGradShort.fits(params) || fused.fits(params),
-    special: [attentionGradShort, fused],
-  },
+  tiled: attentionGradShort,
 };

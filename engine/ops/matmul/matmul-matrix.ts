@@ -5,21 +5,10 @@ import type { MatmulLayout } from './matmul-wgsl.ts';
 const TILE = 16;
 /** Threads of a subgroup. */
 const LANES = 32;
-/** Halves that a thread fetches at once: 16 bytes. */
+/** Halves that a thread fetches at once, and an element of a staged tile: 16 bytes. */
 const UNIT = 8;
-/** Halves between rows of a staged tile, beyond its width, so that rows begin in different banks. */
-const PADDING = 8;
-
-/** What a staged tile is an array of. */
-export type Element = 'f16' | 'u32' | 'vec2u' | 'vec4u';
-const HALVES: Readonly<Record<Element, number>> = { f16: 1, u32: 2, vec2u: 4, vec4u: 8 };
-/** WGSL: the elements that a unit, a vec4u called `v`, is stored as. */
-const PARTS: Readonly<Record<Element, readonly string[]>> = {
-  f16: ['x', 'y', 'z', 'w'].flatMap((c) => [`bitcast<vec2<f16>>(v.${c}).x`, `bitcast<vec2<f16>>(v.${c}).y`]),
-  u32: ['v.x', 'v.y', 'v.z', 'v.w'],
-  vec2u: ['v.xy', 'v.zw'],
-  vec4u: ['v'],
-};
+/** Units between rows of a staged tile, beyond its width, so that rows begin in different banks. */
+const PADDING = 1;
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 
@@ -32,9 +21,6 @@ export interface MatrixShape {
   readonly columns: number;
   /** Subgroups that share the same outputs, each of which adds its part of the staged terms. */
   readonly slices: number;
-  /** Whether there are two tiles, so that the next one is staged while this one is read. */
-  readonly twoTiles?: boolean;
-  readonly element?: Element;
 }
 
 /** What a, b and c are stored as, and whether there is a bias, which then is halves. */
@@ -83,14 +69,14 @@ export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): 
  * edge, those with relu or a gate, those of several slices and halves, through workgroup memory.
  */
 export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, shape: MatrixShape): TiledVariant {
-  const { M, N, K, rows, columns, slices, twoTiles = false, element = 'vec2u' } = shape;
+  const { M, N, K, rows, columns, slices } = shape;
   const blocks = (M / rows) * (N / columns);
   const subgroups = blocks * slices;
   const threads = subgroups * LANES;
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
-  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads, twoTiles, element);
-  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads, twoTiles, element);
+  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads);
+  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads);
   const tileRows = range(rows / TILE);
   const tileColumns = range(columns / TILE);
   const sum = (i: number, j: number) => `c${i}_${j}`;
@@ -116,7 +102,7 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
   const { c, bias, gate = false } = operands;
   const wholeStores = slices === 1 && c === 'f32' && !gate;
   return {
-    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}${twoTiles ? '-two' : ''}${shape.element ? `-${element}` : ''}`,
+    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}`,
     directives: DIRECTIVES,
     vectors: [...(operands.a === 'f32' ? ['a'] : []), ...(operands.b === 'f32' ? ['b'] : [])],
     octets: [
@@ -131,7 +117,7 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
     wgsl: `
 ${a.declare}
 ${b.declare}
-${stripWgsl(operands, shape)}
+${finishWgsl(operands, shape)}
 ${a.wgsl}
 ${b.wgsl}
 ${bias ? BIAS_WGSL : ''}
@@ -145,7 +131,6 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let terms0 = slice * ${K / slices}u;
   ${sums.map(({ name }) => `var ${name}: subgroup_matrix_result<f32, ${TILE}, ${TILE}>;`).join('\n  ')}
   ${a.registers} ${b.registers}
-  ${twoTiles ? 'var now = 0u;' : ''}
   ${
     wholeStores
       ? `let whole = m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${bias ? ' && p.relu == 0u' : ''};
@@ -160,7 +145,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   }`
       : ''
   }
-  ${bias ? biasTerm(M, N, K, bAlongK, threads, element, multiply(TILE)) : ''}
+  ${bias ? biasTerm(M, N, K, bAlongK, threads, multiply(TILE)) : ''}
   var k0 = 0u;
   ${fetch}
   ${stage}
@@ -173,7 +158,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     }
     ${multiply(K / slices)}
     if (last) { break; }
-    ${twoTiles ? 'now = 1u - now;' : 'workgroupBarrier();'}
+    workgroupBarrier();
     ${stage}
     workgroupBarrier();
   }
@@ -190,49 +175,45 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   }`
       : ''
   }
-  let strip = local.y * ${STRIP_QUADS}u;
-  ${tileRows
-    .flatMap((i) =>
-      range(columns / STRIP).map(
-        (part) => `workgroupBarrier();
-  ${range(STRIP / TILE)
+  ${sums
     .map(
-      (j) =>
-        `subgroupMatrixStore<row_major>(&strips, strip + ${(j * TILE) / 4}u, ${sum(i, (part * STRIP) / TILE + j)}, ${STRIP_STRIDE}u);`,
-    )
-    .join('\n  ')}
+      ({
+        name,
+        row,
+        column,
+      }) => `subgroupMatrixStore<row_major>(&results, local.y * ${RESULT_QUADS}u, ${name}, ${RESULT_ROW}u);
   workgroupBarrier();
-  finish(m0 + rows0 + ${i * TILE}u, n0 + columns0 + ${part * STRIP}u, block * ${STRIP_QUADS}u, slice * ${LANES}u + local.x);`,
-      ),
+  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, block * ${RESULT_QUADS}u, slice * ${LANES}u + local.x);
+  workgroupBarrier();`,
     )
     .join('\n  ')}
 }`,
   };
 }
 
-/** Columns of a strip, 16 rows of results, and vec4s from row to row of it, and of all of it. */
-const STRIP = 32;
-const STRIP_STRIDE = STRIP / 4 + 1;
-const STRIP_QUADS = TILE * STRIP_STRIDE;
+/** vec4s of a row of a 16x16 result, and of all of it. */
+const RESULT_ROW = TILE / 4;
+const RESULT_QUADS = TILE * RESULT_ROW;
 
 /**
- * WGSL: `strips`, one of each subgroup, and `finish`, which adds those of all slices, does what comes after the
- * sum, and stores them: one at a time as float32, eight at a time as halves.
+ * WGSL: `results`, 16x16 of each subgroup (more memory, and a multiprocessor would have room for one workgroup only), and
+ * `finish`, which adds those of all slices, does what comes after the sum, and stores them: one at a time as float32, eight at
+ * a time as halves.
  */
-function stripWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: MatrixShape): string {
+function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: MatrixShape): string {
   const { c, bias, gate = false } = operands;
   const blocks = (M / rows) * (N / columns);
   const half = c === 'f16';
   const width = half ? UNIT : 1;
-  const perRow = STRIP / width;
+  const perRow = TILE / width;
   const summed = (at: string, component: string) =>
     range(slices)
-      .map((slice) => `strips[held + ${slice * blocks * STRIP_QUADS}u + ${at}]${component}`)
+      .map((slice) => `results[held + ${slice * blocks * RESULT_QUADS}u + ${at}]${component}`)
       .join(' + ');
   const relu = (value: string, zero: string) =>
     bias ? `if (p.relu != 0u) { ${value} = select(${value}, ${zero}, ${value} < ${zero}); }` : '';
   const body = half
-    ? `let quad = e / ${perRow}u * ${STRIP_STRIDE}u + e % ${perRow}u * 2u;
+    ? `let quad = e / ${perRow}u * ${RESULT_ROW}u + e % ${perRow}u * 2u;
       var low = ${summed('quad', '')};
       var high = ${summed('quad + 1u', '')};
       ${relu('low', 'vec4f()')} ${relu('high', 'vec4f()')}
@@ -244,7 +225,7 @@ function stripWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: Ma
           : ''
       }
       c[at / ${UNIT}u] = octet(low, high);`
-    : `var value = ${summed(`e / ${STRIP}u * ${STRIP_STRIDE}u + e % ${STRIP}u / 4u`, '[e % 4u]')};
+    : `var value = ${summed(`e / ${TILE}u * ${RESULT_ROW}u + e % ${TILE}u / 4u`, '[e % 4u]')};
       ${gate ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
       ${relu('value', '0.0')}
       ${
@@ -254,7 +235,7 @@ function stripWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: Ma
           : ''
       }
       c[at] = value;`;
-  return `var<workgroup> strips: array<vec4f, ${(N / columns) * (M / rows) * slices * STRIP_QUADS}>;
+  return `var<workgroup> results: array<vec4f, ${(N / columns) * (M / rows) * slices * RESULT_QUADS}>;
 fn octet(low: vec4f, high: vec4f) -> vec4u {
   return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high)));
 }
@@ -314,15 +295,10 @@ function stagedOperand(
   extent: number,
   K: number,
   threads: number,
-  twoTiles: boolean,
-  element: Element,
 ): StagedOperand {
   const [first, edge, kind] = name === 'a' ? ['m0', 'p.M', 'left'] : ['n0', 'p.N', 'right'];
   const perRow = (alongK ? K : extent) / UNIT;
-  const halves = HALVES[element];
-  const stride = ((alongK ? K : extent) + PADDING) / halves;
-  const size = (alongK ? extent : K) * stride;
-  const tile = twoTiles ? `now * ${size}u + ` : '';
+  const stride = perRow + PADDING;
   const units = (extent * K) / UNIT;
   const fetches = range(Math.ceil(units / threads));
   const e = (i: number) => `(index + ${i * threads}u)`;
@@ -348,7 +324,7 @@ function stagedOperand(
   // A matrix of a is 16 rows of its terms, one of b 16 columns of theirs.
   const byRows = (name === 'a') === alongK;
   return {
-    declare: `var<workgroup> ${name}_tile: array<${element}, ${twoTiles ? 2 * size : size}>;`,
+    declare: `var<workgroup> ${name}_tile: array<vec4u, ${(alongK ? extent : K) * stride}>;`,
     registers: fetches
       .map((i) => (half ? `var ${name}${i} = vec4u();` : `var ${name}${i} = vec4f(); var ${name}${i}_high = vec4f();`))
       .join(' '),
@@ -364,59 +340,39 @@ function stagedOperand(
       .join('\n    '),
     stage: fetches
       .map((i) => {
-        const to = `${tile}${e(i)} / ${perRow}u * ${stride}u + ${e(i)} % ${perRow}u * ${UNIT / halves}u`;
-        const value = half ? `${name}${i}` : `octet(${name}${i}, ${name}${i}_high)`;
-        return guard(i, `{ let to = ${to}; let v = ${value}; ${put(`${name}_tile`, element)} }`);
+        const to = `${e(i)} / ${perRow}u * ${stride}u + ${e(i)} % ${perRow}u`;
+        return guard(i, `${name}_tile[${to}] = ${half ? `${name}${i}` : `octet(${name}${i}, ${name}${i}_high)`};`);
       })
       .join('\n    '),
     load: (outer, k) =>
       `subgroupMatrixLoad<subgroup_matrix_${kind}<f16, ${TILE}, ${TILE}>, ${byRows ? 'row_major' : 'col_major'}>(&${name}_tile, ` +
-      `${tile}${alongK ? `(${outer}) * ${stride}u + (${k}) / ${halves}u` : `(${k}) * ${stride}u + (${outer}) / ${halves}u`}, ${stride}u)`,
+      `${alongK ? `(${outer}) * ${stride}u + (${k}) / ${UNIT}u` : `(${k}) * ${stride}u + (${outer}) / ${UNIT}u`}, ${stride}u)`,
     wgsl: `fn at_${name}(outer: u32, k: u32) -> u32 { return ${at}; }`,
   };
 }
 
-/** WGSL: stores the unit `v` to the elements of a tile from \`to\` on. */
-function put(tile: string, element: Element): string {
-  return PARTS[element].map((part, i) => `${tile}[to + ${i}u] = ${part};`).join(' ');
-}
-
 /** The sums begin with 1·bias: a tile of 16 terms of which the first alone is not 0. */
-function biasTerm(
-  M: number,
-  N: number,
-  K: number,
-  bAlongK: boolean,
-  threads: number,
-  element: Element,
-  multiply: string,
-): string {
+function biasTerm(M: number, N: number, K: number, bAlongK: boolean, threads: number, multiply: string): string {
   const units = TILE / UNIT;
-  const halves = HALVES[element];
-  const perUnit = UNIT / halves;
-  const strideA = (K + PADDING) / halves;
-  const strideB = ((bAlongK ? K : N) + PADDING) / halves;
+  const strideA = K / UNIT + PADDING;
+  const strideB = (bAlongK ? K : N) / UNIT + PADDING;
   const fillB = bAlongK
     ? `for (var e = index; e < ${N * units}u; e += ${threads}u) {
-    let v = vec4u(select(0u, bias_at(n0 + e / ${units}u), e % ${units}u == 0u), 0u, 0u, 0u);
-    let to = e / ${units}u * ${strideB}u + e % ${units}u * ${perUnit}u;
-    ${put('b_tile', element)}
+    let value = select(0u, bias_at(n0 + e / ${units}u), e % ${units}u == 0u);
+    b_tile[e / ${units}u * ${strideB}u + e % ${units}u] = vec4u(value, 0u, 0u, 0u);
   }`
     : `for (var e = index; e < ${(N / UNIT) * TILE}u; e += ${threads}u) {
     let n = n0 + e % ${N / UNIT}u * ${UNIT}u;
-    var v = vec4u();
+    var value = vec4u();
     if (e < ${N / UNIT}u) {
-      v = vec4u(${range(4)
+      value = vec4u(${range(4)
         .map((i) => `bias_at(n + ${2 * i}u) | (bias_at(n + ${2 * i + 1}u) << 16u)`)
         .join(', ')});
     }
-    let to = e / ${N / UNIT}u * ${strideB}u + e % ${N / UNIT}u * ${perUnit}u;
-    ${put('b_tile', element)}
+    b_tile[e / ${N / UNIT}u * ${strideB}u + e % ${N / UNIT}u] = value;
   }`;
   return `for (var e = index; e < ${M * units}u; e += ${threads}u) {
-    let v = vec4u(select(0u, 0x3c00u, e % ${units}u == 0u), 0u, 0u, 0u);
-    let to = e / ${units}u * ${strideA}u + e % ${units}u * ${perUnit}u;
-    ${put('a_tile', element)}
+    a_tile[e / ${units}u * ${strideA}u + e % ${units}u] = vec4u(select(0u, 0x3c00u, e % ${units}u == 0u), 0u, 0u, 0u);
   }
   ${fillB}
   workgroupBarrier();
