@@ -104,36 +104,44 @@ function firstOver(run: CompiledRun, bytes: number, count: Count): First | null 
   return null;
 }
 
+/** Parts of schedules that are planned in search of settings that fit, all together: a minute of one core. */
+const MAX_TRIED_PARTS = 200_000;
+
 /**
- * The first `most` of the thriftier settings that fit a budget, by the planner. `shapes` are the run's batch shapes; a
- * changed batch size has its own.
+ * The first `most` of the thriftier settings that fit a budget, by the planner, or fewer where a model is so large that not
+ * all of them can be tried. `shapes` are the run's batch shapes; a changed batch size has its own.
  */
 export function fittingSettings(
   config: ExperimentConfig,
   memoryBudgetMiB: number,
   input: { readonly model: Model; readonly shapes: readonly BatchShape[]; readonly profile: AdapterProfile },
   most = 3,
+  mostParts = MAX_TRIED_PARTS,
 ): FittingSettings[] {
   const found: FittingSettings[] = [];
+  let parts = 0;
   for (const settings of thriftierSettings(config, input.model.blockClasses)) {
-    if (found.length === most) break;
+    if (found.length === most || parts > mostParts) break;
     // What fits with less changed is said already.
     if (found.some((fit) => Object.entries(fit.settings).every(([path, value]) => settings[path] === value))) continue;
     const changed = withSettings(config, settings);
-    const peakBytes = changed && reservedBytesOf(changed, input, 'data.batchSize' in settings);
-    if (peakBytes !== null && peakBytes <= memoryBudgetMiB * MiB) found.push({ settings, peakBytes });
+    const run = changed && compiledOf(changed, input, 'data.batchSize' in settings);
+    if (!run) continue;
+    parts += run.steps.reduce((sum, { schedule }) => sum + schedule.steps.length, 0);
+    const peakBytes = run.memory.reservedBytes;
+    if (peakBytes <= memoryBudgetMiB * MiB) found.push({ settings, peakBytes });
   }
   return found;
 }
 
-function reservedBytesOf(
+function compiledOf(
   config: ExperimentConfig,
   { model, shapes, profile }: { model: Model; shapes: readonly BatchShape[]; profile: AdapterProfile },
   ownShape: boolean,
-): number | null {
+): CompiledRun | null {
   try {
     const of = ownShape ? [shapeOfData(config.data)] : shapes;
-    return compileRun({ config, model, shapes: of, rank: 0, profile }).memory.reservedBytes;
+    return compileRun({ config, model, shapes: of, rank: 0, profile });
   } catch (error) {
     // What the planner refuses does not fit either.
     if (error instanceof StudioError) return null;

@@ -22,6 +22,7 @@ import { Draft } from './draft.ts';
 import { NormRows } from './norm-rows.ts';
 import { listStore } from './offload.ts';
 import { type Clipping, listOptimizer } from './optimizer-steps.ts';
+import { refuseTooMany } from './planning-limits.ts';
 import type { FloatType, Precision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
 import { listReport } from './report.ts';
@@ -65,10 +66,11 @@ export interface Lowered {
 /**
  * Lists the steps of one rank in the one total order: batch, shards to the peers, then visit by visit with the gathers,
  * frees and reductions that the strategy decided, then norm and optimizer, then the report. Lifetimes, memory and waits
- * are later passes.
+ * are later passes. Throws `invalid-config` for more than these can be planned for in a minute.
  */
 export function lower(input: LowerInput): Lowered {
   const { program, strategy, optimizer, training } = input;
+  refuseTooMany('groups of parameters and gathers of them', strategy.groups.length + strategy.gathers.length);
   const slots = stagingSlots(training?.strategy ?? strategy);
   const draft = new Draft(input.rank, input.world, input.profile, training?.regions, slots);
   const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
@@ -80,6 +82,7 @@ export function lower(input: LowerInput): Lowered {
   body.list();
   if (!training) listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
   listReport(draft, control, readStagingBytes(draft, groups));
+  refuseTooMany('parts in its schedule', draft.steps.length);
   return { draft, groups, control };
 }
 

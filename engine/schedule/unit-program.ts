@@ -2,6 +2,7 @@ import { StudioError } from '../errors.ts';
 import type { BatchShape, Model, TraceContext } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
 import { type Call, Graph, type Phase, type Value } from '../ops/graph.ts';
+import { refuseTooMany } from './planning-limits.ts';
 import { modulesOfClasses, type WrapPolicy, wrappedPaths } from './wrap-policy.ts';
 
 /**
@@ -59,7 +60,7 @@ export interface ProgramOptions {
 
 /**
  * Traces `model` on the micro-batches of a step and cuts it at the modules that `policy` wraps. Unit 0 is the root. Throws
- * StudioError `invalid-config` when a class or a pattern matches nothing.
+ * StudioError `invalid-config` when a class or a pattern matches nothing, or more units are made than can be planned for.
  */
 export function unitProgram(
   model: Model,
@@ -69,6 +70,8 @@ export function unitProgram(
   options: ProgramOptions = {},
 ): UnitProgram {
   const { microBatches = 1, syncEveryMicroBatch = false, evaluate = false } = options;
+  const paths = ['', ...wrappedPaths(model, policy)];
+  refuseTooMany('units', paths.length * microBatches);
   const frozen = frozenParameters(model, options.freeze ?? []);
   const checkpointed = checkpointedPaths(model, options.checkpointing ?? []);
   const again = evaluate ? undefined : options.againFromBytes;
@@ -84,7 +87,6 @@ export function unitProgram(
     if (!evaluate) graph.backward();
   }
   refuseUnchecked(model, checkpointed, graph.checkpointedBlocks);
-  const paths = ['', ...wrappedPaths(model, policy)];
   const unitOfModule = new Map(paths.map((path, index) => [path, index]));
   const owner = new Map<string, number>();
   const unitOf = (module: string) => innermost(module, unitOfModule);
