@@ -1,8 +1,17 @@
-import { discoverAdapters, findAdapter } from '../engine/node/adapters.ts';
+import { openInProcessMailboxes } from '../engine/comm/in-process.ts';
+import type { Mailbox } from '../engine/comm/mailbox.ts';
+import { parseConfig } from '../engine/config.ts';
+import { Interpreter } from '../engine/interpret/interpreter.ts';
+import { buildModel } from '../engine/model/build-model.ts';
+import { openAdapter } from '../engine/node/adapters.ts';
 import { calibrateInChild } from '../engine/node/calibrate.ts';
-import { gpuPlace, interpreterPlace, openRanks, type Place } from '../engine/node/fixtures/reference-run.ts';
-import type { CompiledRun } from '../engine/schedule/compile.ts';
+import { adapterProfile, openDevice } from '../engine/runtime/device.ts';
+import { Executor } from '../engine/runtime/executor.ts';
+import { type CompiledRun, compileRun } from '../engine/schedule/compile.ts';
 import { predictionOf } from '../engine/schedule/plan.ts';
+import { type AdapterProfile, builtInProfiles } from '../engine/schedule/profile.ts';
+import type { RankEngine } from '../engine/schedule/rank-engine.ts';
+import { fillRank, freshParameters } from '../engine/trainer/state.ts';
 import { timesOf } from './measure.ts';
 import { acrossTheLink, linkBytes, MACHINES } from './slow-link-plan.ts';
 
@@ -41,41 +50,63 @@ export async function run(args: readonly string[]): Promise<void> {
   }
 }
 
-/** Where the ranks run; an adapter's rates are measured first, the interpreter has those of its profile. */
+/** What runs a rank: the interpreter, or one device that all of them share. */
+interface Place {
+  readonly name: string;
+  readonly profile: AdapterProfile;
+  readonly open: (run: CompiledRun, mailbox: Mailbox) => Promise<RankEngine>;
+}
+
+/** An adapter's rates are measured first; the interpreter has those of its profile. */
 async function placeOf(wanted: string): Promise<Place> {
-  if (wanted === 'interpreter') return interpreterPlace;
-  const { id } = findAdapter(await discoverAdapters(), wanted);
-  const rates = await calibrateInChild(id);
-  const place = await gpuPlace(id);
-  return { ...place, profile: { ...place.profile, ...rates, calibrated: true } };
+  if (wanted === 'interpreter')
+    return {
+      name: wanted,
+      profile: builtInProfiles.interpreter,
+      open: async (run, mailbox) => new Interpreter(run, mailbox),
+    };
+  const { adapter, entry } = await openAdapter(wanted);
+  const rates = await calibrateInChild(entry.id);
+  const device = await openDevice(adapter);
+  return {
+    name: entry.name,
+    profile: adapterProfile(adapter, entry.name, entry.software, rates),
+    open: (run, mailbox) => Executor.create(run, device, mailbox),
+  };
 }
 
 async function measured(place: Place, shardingStrategy: string, linkGBps: number, steps: number) {
   const isHybrid = shardingStrategy === 'HYBRID_SHARD';
-  const mesh = isHybrid ? { deviceMesh: MACHINES, linkGBps } : {};
-  const config = {
+  const config = parseConfig({
     model: MODEL,
     devices: MACHINE_COUNT * RANKS_EACH,
-    strategy: { kind: 'fsdp', shardingStrategy, ...mesh },
-  };
-  const adjust = (run: CompiledRun) => (isHybrid ? run : acrossTheLink(run, linkGBps));
-  const ids = Array.from({ length: SHAPE.tokens }, (_, i) => (i * 7919) % MODEL.vocabSize);
-  const ranks = await openRanks(place, { config, adjust, shape: SHAPE, batch: () => ({ input: ids, target: ids }) });
+    strategy: { kind: 'fsdp', shardingStrategy, ...(isHybrid ? { deviceMesh: MACHINES, linkGBps } : {}) },
+  });
+  const model = buildModel(config.model, null);
+  const runs = Array.from({ length: config.devices }, (_, rank) => {
+    const run = compileRun({ config, model, shapes: [SHAPE], rank, profile: place.profile });
+    return isHybrid ? run : acrossTheLink(run, linkGBps);
+  });
+  const mailboxes = openInProcessMailboxes(config.devices, runs[0].regions);
+  const engines = await Promise.all(runs.map((run, rank) => place.open(run, mailboxes[rank])));
   try {
+    const { seed } = config.trainer;
+    await Promise.all(engines.map((engine, rank) => fillRank(engine, runs[rank], freshParameters(seed))));
+    const ids = Uint32Array.from({ length: SHAPE.tokens }, (_, i) => (i * 7919) % MODEL.vocabSize);
     const ms: number[] = [];
     for (let step = 0; step < steps; step++) {
       const from = performance.now();
-      await ranks.train(step + 1, step);
+      const feed = { step, shapeIndex: 0, inputs: [ids], targets: [ids], lrFactor: 1, stopRequested: () => false };
+      await Promise.all(engines.map((engine) => engine.start(feed).outcome));
       ms.push(performance.now() - from);
     }
-    const [run] = ranks.runs;
     return {
-      bytes: linkBytes(run),
-      predictedMs: predictionOf(run, place.profile).estimateMs ?? Number.NaN,
+      bytes: linkBytes(runs[0]),
+      predictedMs: predictionOf(runs[0], place.profile).estimateMs ?? Number.NaN,
       times: timesOf(ms.slice(1)),
     };
   } finally {
-    await ranks.close();
+    await Promise.all(engines.map((engine) => engine.close()));
   }
 }
 
