@@ -147,6 +147,15 @@ describe('a file that is written', () => {
     expect(spy).toHaveBeenCalledTimes(1);
   });
 
+  test('is not finished by who goes on after a failure', async () => {
+    const prototype = await handles();
+    vi.spyOn(prototype, 'write').mockRejectedValueOnce(failure('ENOSPC'));
+    const file = await DigestedFile.create(path);
+    await expect(file.write(new Uint8Array(9 * MIB))).rejects.toThrow(/disk is full/);
+    await expect(file.finish()).rejects.toThrow(/disk is full/);
+    await file.close();
+  });
+
   test('a failure that nobody asks about is no unhandled one', async () => {
     const prototype = await handles();
     vi.spyOn(prototype, 'write').mockRejectedValueOnce(failure('EIO'));

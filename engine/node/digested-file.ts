@@ -60,12 +60,16 @@ export class DigestedFile implements ByteSink {
     this.waiting.push({ bytes: chunk.length, done });
     this.waitingBytes += chunk.length;
     this.bytes += chunk.length;
-    while (this.waitingBytes > MOST_WAITING_BYTES) await this.oldest();
+    while (this.waitingBytes > MOST_WAITING_BYTES) {
+      const oldest = this.waiting.shift()!;
+      this.waitingBytes -= oldest.bytes;
+      await oldest.done;
+    }
   }
 
   /** Waits until all of it is on disk, and closes it. After a failure `close` is to be called. */
   async finish(): Promise<Digested> {
-    while (this.waiting.length > 0) await this.oldest();
+    await Promise.all([this.written, this.hashed]);
     await this.portion;
     if (this.portionFailure) throw this.portionFailure.error;
     await naming(this.called, () => this.file.sync());
@@ -78,12 +82,6 @@ export class DigestedFile implements ByteSink {
     await Promise.allSettled([this.written, this.hashed, this.portion]);
     this.hash.discard();
     await naming(this.called, () => this.file.close());
-  }
-
-  private async oldest(): Promise<void> {
-    const { bytes, done } = this.waiting.shift()!;
-    this.waitingBytes -= bytes;
-    await done;
   }
 
   private async put(chunk: Uint8Array): Promise<void> {
