@@ -8,7 +8,7 @@ import { writeCalibration } from '../engine/node/calibration-store.ts';
 import type { RunEvent, StepEvent } from '../engine/trainer/events.ts';
 import { placeRun } from '../server/scheduler/slots.ts';
 import { batchesOf, type Figures, type Row } from './fabric-table-rows.ts';
-import { type GpuReading, readGpus } from './gpu-memory.ts';
+import { type GpuReading, readGpuProcesses, readGpus } from './gpu-memory.ts';
 import type { GUIDE_MODEL } from './guide-model.ts';
 
 const root = path.resolve(import.meta.dirname, '..');
@@ -68,9 +68,8 @@ export async function runOurs(row: Row, run: OwnRun): Promise<OwnFigures> {
   writeFileSync(file('batches.json'), JSON.stringify(batchesOf(row, steps, model.vocabSize)));
   writeFileSync(file('yaml'), JSON.stringify(config));
   rmSync(file('jsonl'), { force: true });
-  const before = await readGpus();
-  const most = new Map<string, number>();
-  const sampler = setInterval(() => void readGpus().then((gpus) => raise(most, gpus)), SAMPLE_MS);
+  const driver = await DriverMemory.open();
+  const sampler = setInterval(() => void driver.sample(), SAMPLE_MS);
   try {
     await train([file('yaml'), '--report', file('jsonl'), '--out', file('run')], dataFolderOf(run));
   } finally {
@@ -82,16 +81,40 @@ export async function runOurs(row: Row, run: OwnRun): Promise<OwnFigures> {
     .trim()
     .split('\n')
     .map((text) => JSON.parse(text) as RunEvent);
-  return figuresOf(events, grown(before, most));
+  return figuresOf(events, driver.most);
 }
 
-function raise(most: Map<string, number>, gpus: readonly GpuReading[]): void {
-  for (const { pciId, usedMiB } of gpus) most.set(pciId, Math.max(most.get(pciId) ?? 0, usedMiB));
+/** What each GPU holds at its fullest, by PCI id, of processes that were not on it at the beginning. */
+class DriverMemory {
+  readonly most = new Map<string, number>();
+  readonly #before: { readonly pids: ReadonlySet<number>; readonly gpus: readonly GpuReading[] };
+
+  private constructor(pids: ReadonlySet<number>, gpus: readonly GpuReading[]) {
+    this.#before = { pids, gpus };
+  }
+
+  static async open(): Promise<DriverMemory> {
+    const pids = new Set((await readGpuProcesses()).map(({ pid }) => pid));
+    return new DriverMemory(pids, await readGpus());
+  }
+
+  async sample(): Promise<void> {
+    const { pids, gpus } = this.#before;
+    if (gpus.length === 0) return;
+    const ours = (await readGpuProcesses()).filter(({ pid }) => !pids.has(pid));
+    // A driver that lists no processes still has its sums.
+    const readings = ours.length
+      ? ours
+      : (await readGpus()).map((gpu, i) => ({ ...gpu, usedMiB: gpu.usedMiB - gpus[i].usedMiB }));
+    for (const [pciId, usedMiB] of sums(readings)) this.most.set(pciId, Math.max(this.most.get(pciId) ?? 0, usedMiB));
+  }
 }
 
-/** What each GPU held at its fullest beyond what it held before. */
-function grown(before: readonly GpuReading[], most: ReadonlyMap<string, number>): Map<string, number> {
-  return new Map(before.map(({ pciId, usedMiB }) => [pciId, (most.get(pciId) ?? usedMiB) - usedMiB]));
+/** What each GPU holds, by PCI id. */
+function sums(readings: readonly GpuReading[]): Map<string, number> {
+  const sum = new Map<string, number>();
+  for (const { pciId, usedMiB } of readings) sum.set(pciId, (sum.get(pciId) ?? 0) + usedMiB);
+  return sum;
 }
 
 /** The figures of a run's events, beside what each GPU was seen to hold, by PCI id. */

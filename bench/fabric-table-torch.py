@@ -1,40 +1,58 @@
-"""Rows of fabric_baseline.py in turn, in one process a rank: torch and lightning are imported once, not once a row.
+"""Rows of fabric_baseline.py, each in a process of its own that has torch and lightning already: they are imported once a rank.
 
 usage: LOCAL_RANK=R python3 fabric-table-torch.py BASELINE
-Prints READY and the number of GPUs. Then reads a row a line, the port at which its ranks meet and the baseline's arguments, runs the
-baseline as it is, gives everything back and prints DONE with the MiB that torch still holds. Ends with its input, with an error, and
-after a row that left more than a trace behind, so that every row begins as in a process of its own.
+Prints READY and the number of GPUs. Then reads a row a line, the port at which its ranks meet and the baseline's arguments, forks
+a process that runs the baseline as it is, waits for its end and prints DONE. This process never touches a GPU, so that between
+rows nothing of torch is on one. Ends with its input, and after a row that failed.
 """
-import gc
+import ctypes
 import os
 import runpy
+import signal
 import sys
 
 import lightning  # noqa: F401
 import torch
 
-LEFT_MIB = 64
-baseline = sys.argv[1]
-chosen_threads = os.environ.get("OMP_NUM_THREADS")
-print("READY", torch.cuda.device_count(), flush=True)
+PR_SET_PDEATHSIG = 1
 
-for line in sys.stdin:
-    port, *arguments = line.split()
+
+def end_with_parent():
+    """Nobody is left behind, however the one who asked ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def in_child(action):
+    """Forks, runs `action` there and returns the exit code."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        end_with_parent()
+        action()
+        # As a script ends: what torch and Fabric have to do at exit is done.
+        sys.exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def ready():
+    print("READY", torch.cuda.device_count(), flush=True)
+
+
+def row(port, arguments):
     os.environ["MASTER_PORT"] = port
-    if chosen_threads is None:
-        # Fabric sets it once a process, by the number of ranks; each row has its own.
-        os.environ.pop("OMP_NUM_THREADS", None)
     sys.argv = [baseline, *arguments]
-    runpy.run_path(baseline, run_name="__main__").clear()
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    gc.collect()
-    left = 0
-    if torch.cuda.is_available():
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        left = torch.cuda.memory_allocated() >> 20
-    print("DONE", left, flush=True)
-    if left > LEFT_MIB:
-        break
+    runpy.run_path(baseline, run_name="__main__")
+
+
+end_with_parent()
+baseline = sys.argv[1]
+# Asked in a child too: the count may open the driver, and what has it open cannot be forked.
+if in_child(ready) != 0:
+    sys.exit(1)
+for line in iter(sys.stdin.readline, ""):
+    port, *arguments = line.split()
+    code = in_child(lambda: row(port, arguments))
+    if code != 0:
+        print("a row ended with", code, file=sys.stderr)
+        sys.exit(1)
+    print("DONE", flush=True)

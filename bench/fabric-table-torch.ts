@@ -23,14 +23,13 @@ interface Rank {
 }
 
 /**
- * Fabric's side: a process a rank, which runs one row after the other and waits in between without using the GPU. A row that
- * fails in processes that have run another is tried once more in new ones.
+ * Fabric's side: a process a rank, which has imported what it needs, forks one for each row and waits in between without using
+ * a GPU. After a row that failed they are started anew.
  */
 export class TorchRanks {
   readonly #program: TorchProgram;
   readonly #world: number;
   #ranks: Rank[] = [];
-  #fresh = true;
   #gpus = 0;
 
   private constructor(program: TorchProgram, world: number) {
@@ -62,10 +61,9 @@ export class TorchRanks {
     try {
       return await this.#row(args, devices);
     } catch (error) {
-      const worthAnother = !this.#fresh;
+      // A rank may wait for one that failed.
       this.close();
-      if (!worthAnother) throw error;
-      return this.row(args, devices);
+      throw error;
     }
   }
 
@@ -74,17 +72,12 @@ export class TorchRanks {
   }
 
   async #row(args: readonly string[], devices: number): Promise<Figures> {
-    const isThere = ({ child }: Rank) => child.exitCode === null && child.signalCode === null;
-    if (!this.#ranks.length || !this.#ranks.every(isThere)) {
-      this.close();
-      await this.#start();
-    }
+    if (!this.#ranks.length) await this.#start();
     const port = await freePort();
     const taking = this.#ranks.slice(0, devices);
     const done = Promise.all(taking.map((rank) => this.#until(rank, /^DONE\b/, this.#program.rowMs)));
     for (const { child } of taking) child.stdin.write(`${[port, ...args].join(' ')}\n`);
     const [lines] = await done;
-    this.#fresh = false;
     const said = lines.find((line) => line.startsWith('RESULT '));
     if (said === undefined) throw new Error('the baseline gave no RESULT');
     const result = JSON.parse(said.slice('RESULT '.length));
@@ -96,7 +89,6 @@ export class TorchRanks {
   }
 
   async #start(): Promise<void> {
-    this.#fresh = true;
     this.#ranks = Array.from({ length: this.#world }, (_, index) => startRank(this.#program, index));
     const said = await Promise.all(this.#ranks.map((rank) => this.#until(rank, /^READY\b/, this.#program.startMs)));
     this.#gpus = Number(said[0][said[0].length - 1].split(' ')[1]);

@@ -15,6 +15,31 @@ export function readGpus(): Promise<GpuReading[]> {
   });
 }
 
+/** What one process holds of a GPU. */
+export interface ProcessReading extends GpuReading {
+  readonly pid: number;
+}
+
+/** The processes that the driver lists with memory on a GPU; none where nvidia-smi is not there or lists none. */
+export function readGpuProcesses(): Promise<ProcessReading[]> {
+  const query = ['--query-compute-apps=gpu_bus_id,pid,used_memory', '--format=csv,noheader,nounits'];
+  return new Promise((resolve) => {
+    execFile('nvidia-smi', query, { timeout: 5000 }, (error, text) => resolve(error ? [] : parseProcesses(text)));
+  });
+}
+
+/** Lines as "00000000:1B:00.0, 4711, 1234". */
+export function parseProcesses(text: string): ProcessReading[] {
+  const cells = text
+    .trim()
+    .split('\n')
+    .map((each) => each.split(',').map((cell) => cell.trim()));
+  return cells.flatMap(([bus, pid, used]) => {
+    const reading = { pciId: pciIdOf(bus), pid: Number(pid), usedMiB: Number(used) };
+    return reading.pid > 0 && reading.usedMiB >= 0 ? [reading] : [];
+  });
+}
+
 /** Lines as "00000000:1B:00.0, 1234". */
 export function parseGpus(text: string): GpuReading[] {
   return text
@@ -23,6 +48,10 @@ export function parseGpus(text: string): GpuReading[] {
     .filter((each) => each.includes(','))
     .map((each) => {
       const [bus, used] = each.split(',').map((cell) => cell.trim());
-      return { pciId: bus.toLowerCase().slice(-12), usedMiB: Number(used) };
+      return { pciId: pciIdOf(bus), usedMiB: Number(used) };
     });
+}
+
+function pciIdOf(bus: string): string {
+  return bus.toLowerCase().slice(-12);
 }
