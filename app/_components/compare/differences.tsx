@@ -17,7 +17,10 @@ export function Differences(props: { comparison: Comparison; colourOf: (id: stri
       )}
       {aside.length ? (
         <details className="group mt-3">
-          <summary className="inline-block rounded text-xs text-muted hover:text-ink">
+          <summary className="inline-flex list-none items-baseline gap-1.5 rounded text-xs text-muted hover:text-ink">
+            <span aria-hidden="true" className="inline-block transition-transform group-open:rotate-90">
+              ›
+            </span>
             {aside.length} more that decide none of these figures: names, saving, defaults of one strategy
           </summary>
           <FieldTable {...props} label="Other differing config fields" fields={aside} />
