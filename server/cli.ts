@@ -1,6 +1,6 @@
 import { StudioError } from '../engine/errors.ts';
 import { didYouMean } from '../engine/nearest-word.ts';
-import { watchOutput } from './commands/output.ts';
+import { printableLines, watchOutput } from './commands/output.ts';
 import { COMMAND_NAMES, type CommandName, exitCodeOf, help, UsageError, usageOf } from './commands/usage.ts';
 
 /** Each command is loaded when it is asked for: `plan` needs no database and `checkpoint` no GPU. */
@@ -27,11 +27,12 @@ async function main([first, ...rest]: string[]): Promise<number> {
     return await RUN[name](rest);
   } catch (error) {
     if (error instanceof UsageError) {
-      process.stderr.write(`${error.message}\n${usageOf(name)}\n`);
+      process.stderr.write(`${printableLines(error.message)}\n${usageOf(name)}\n`);
       return 2;
     }
     // A person gets the message; what nobody foresaw comes with its stack.
-    process.stderr.write(`${error instanceof StudioError ? error.message : (error as Error).stack}\n`);
+    const said = error instanceof StudioError ? error.message : String((error as Error).stack);
+    process.stderr.write(`${printableLines(said)}\n`);
     return exitCodeOf(error);
   }
 }

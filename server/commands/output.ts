@@ -29,3 +29,8 @@ export function printable(line: string): string {
     return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`;
   });
 }
+
+/** The same of a text of several lines, such as an error that names a file. */
+export function printableLines(text: string): string {
+  return text.split('\n').map(printable).join('\n');
+}

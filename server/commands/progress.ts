@@ -1,5 +1,6 @@
 import { counted } from '../../engine/counted.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
+import { printableLines } from './output.ts';
 import { mib } from './sizes.ts';
 
 /** A terminal gets one line that changes; a file or pipe gets a line now and then. */
@@ -68,7 +69,7 @@ export class Progress {
   }
 
   #line(text: string): void {
-    this.#out.write(`${this.#open ? '\n' : ''}${text}\n`);
+    this.#out.write(`${this.#open ? '\n' : ''}${printableLines(text)}\n`);
     this.#open = false;
   }
 }

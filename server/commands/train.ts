@@ -12,7 +12,7 @@ import { launchRun } from '../workers/supervisor.ts';
 import { readArguments } from './arguments.ts';
 import { readConfigFile } from './config-file.ts';
 import { onPress } from './one-press.ts';
-import { whenOutputBreaks } from './output.ts';
+import { printable, whenOutputBreaks } from './output.ts';
 import { Progress } from './progress.ts';
 import { openReport } from './report-file.ts';
 import { lockRunFolder, makeRunFolder, resolveLatest } from './train-folder.ts';
@@ -110,11 +110,11 @@ async function trainIn(
   process.off('SIGINT', interrupt).off('SIGTERM', terminate);
   if (outputBroke) {
     progress.show(end);
-    if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
+    if (end.checkpoints.length) process.stderr.write(`in ${printable(runFolder)}\n`);
     return 1;
   }
   show(end);
-  if (end.checkpoints.length) process.stderr.write(`in ${runFolder}\n`);
+  if (end.checkpoints.length) process.stderr.write(`in ${printable(runFolder)}\n`);
   await report.close();
   if (values.trace !== undefined && !end.error)
     await writeTrace(values.trace, { runFolder, world: config.devices, startedMs });
@@ -156,8 +156,10 @@ async function writeTrace(
     // The folder may hold traces of an earlier run.
     if (ranks.some(({ startMs }) => startMs < startedMs)) continue;
     await naming(file, () => writeFile(resolve(file), JSON.stringify(chromeTrace(ranks))));
-    process.stderr.write(`trace of step ${step} in ${file}: open it at https://ui.perfetto.dev or chrome://tracing\n`);
+    process.stderr.write(
+      `trace of step ${step} in ${printable(file)}: open it at https://ui.perfetto.dev or chrome://tracing\n`,
+    );
     return;
   }
-  process.stderr.write(`${file} was not written: the run ended before the step to trace\n`);
+  process.stderr.write(`${printable(file)} was not written: the run ended before the step to trace\n`);
 }

@@ -142,9 +142,26 @@ export class RunStore {
   }
 }
 
-/** The config of a row; rows of an older build get today's defaults for what they lack. */
+/**
+ * The config of a row; rows of an older build get today's defaults for what they lack. Throws `invalid-config` where that
+ * build took what this one refuses.
+ */
 export function configOf(row: RunRow): ExperimentConfig {
-  return ExperimentConfig.parse(row.config);
+  const parsed = ExperimentConfig.safeParse(shownConfig(row));
+  if (parsed.success) return parsed.data;
+  const why = parsed.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+  throw new StudioError('invalid-config', `Run ${row.id} was stored with a config that is refused today: ${why}`);
+}
+
+/** As it was stored, but for a name that an older build took: no list, page or terminal gets control characters from it. */
+function shownConfig({ config }: RunRow): RunRow['config'] {
+  const stored = config as { name?: unknown };
+  return typeof stored.name === 'string' ? { ...stored, name: shownName(stored.name) } : config;
+}
+
+function shownName(name: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced
+  return name.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, '?');
 }
 
 /** A run as lists show it. */
@@ -154,7 +171,7 @@ export function toSummary(row: RunRow): RunSummary {
   const adapters = row.adapters as Run['adapters'] | null;
   return {
     id: row.id,
-    name: row.name,
+    name: shownName(row.name),
     state: row.state as RunState,
     reason: row.reason,
     createdAt: row.createdAt.toISOString(),
@@ -184,7 +201,7 @@ function parentOf({ config, latest }: RunRow): string | null {
 export function toRun(row: RunRow, checkpoints: readonly CheckpointRow[]): Run {
   return {
     ...toSummary(row),
-    config: row.config,
+    config: shownConfig(row),
     parent: parentOf(row),
     error: row.error as Run['error'],
     adapters: (row.adapters as Run['adapters'] | null) ?? [],

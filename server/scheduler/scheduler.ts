@@ -220,9 +220,10 @@ export class Scheduler {
     const claimed = new Map(this.#held);
     for (const row of await store.inStates(['queued'])) {
       if (this.#closing) return;
-      const config = configOf(row);
+      let config: ExperimentConfig;
       let placement: Placement;
       try {
+        config = configOf(row);
         placement = placeRun(config, config.adapter === INTERPRETER ? [] : await this.#options.adapters());
       } catch (error) {
         await this.#storeEnd(row, failed(toRunError(error, 'no-adapter')));
