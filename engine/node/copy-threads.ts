@@ -7,13 +7,16 @@ const CHUNK_BYTES = 2 ** 20;
 
 /**
  * Where things lie in the memory that the threads share, in 32-bit words. The count of posted jobs; of jobs that have ended;
- * then a ring of jobs, a cache line each: target, source, bytes and bytes of a chunk as float64 (addresses are below 2^53),
- * then how many chunks nobody has claimed and how many are not done.
+ * whether the threads are to end, and how many are not idle; then a ring of jobs, a cache line each: target, source, bytes and bytes of a chunk as float64 (addresses are below 2^53),
+ * then how many chunks nobody has claimed, how many are not done, whose memory the source is in (0: this process's), and the
+ * error number of a chunk that failed.
  */
 const RING = {
   posted: 0,
   ended: 16,
-  firstJob: 32,
+  stop: 32,
+  busy: 48,
+  firstJob: 64,
   jobWords: 16,
   slots: 64,
   /** Within a job, in float64. */
@@ -21,8 +24,13 @@ const RING = {
   /** Within a job, in words. */
   unclaimed: 8,
   unfinished: 9,
+  pid: 10,
+  failed: 11,
 } as const;
 export type RingLayout = typeof RING;
+
+/** How long threads have for the chunk that they are at. */
+const END_MS = 1000;
 
 /** ES2024, which TypeScript's library for ES2023 does not have. */
 const { waitAsync } = Atomics as unknown as {
@@ -33,9 +41,15 @@ const { waitAsync } = Atomics as unknown as {
   ): { readonly async: boolean; readonly value: Promise<unknown> };
 };
 
+/** Bytes of another process, by its address of them. */
+export interface ProcessBytes {
+  readonly pid: number;
+  readonly address: number;
+}
+
 interface Job {
   readonly target: Uint8Array;
-  readonly source: Uint8Array;
+  readonly source: Uint8Array | ProcessBytes;
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
 }
@@ -49,7 +63,7 @@ export class CopyThreads {
   private readonly state = new SharedArrayBuffer((RING.firstJob + RING.slots * RING.jobWords) * 4);
   private readonly words = new Int32Array(this.state);
   private readonly numbers = new Float64Array(this.state);
-  private workers: Worker[] = [];
+  private workers: { readonly worker: Worker; readonly ended: Promise<void> }[] = [];
   /** What each slot of the ring holds, the numbers of the first of them and of the next, and what has found no slot yet. */
   private readonly ring: (Job | null)[] = Array.from({ length: RING.slots }, () => null);
   private oldest = 0;
@@ -65,9 +79,10 @@ export class CopyThreads {
 
   /**
    * Resolves when all of source is in target, which is as long. Both stay where they are until it settles: whatever it settles
-   * as, no thread touches them after. Rejects with StudioError `internal` when a thread has ended.
+   * as, no thread touches them after. Rejects with StudioError `internal` when a thread has ended, and with `io` when the
+   * other process has gone, has not so much there, or may not be read by this one.
    */
-  copy(target: Uint8Array, source: Uint8Array): Promise<void> {
+  copy(target: Uint8Array, source: Uint8Array | ProcessBytes): Promise<void> {
     if (this.broken) return Promise.reject(this.broken);
     return new Promise((resolve, reject) => {
       this.waiting.push({ target, source, resolve, reject });
@@ -84,15 +99,19 @@ export class CopyThreads {
 
   private start(): void {
     if (this.workers.length > 0) return;
+    Atomics.store(this.words, RING.busy, this.threads);
+    // Node ends its threads when the process exits; one that is in the middle of a call would then abort the process.
+    process.once('exit', () => this.untilIdle());
     this.workers = Array.from({ length: this.threads }, () => {
       const worker = new Worker(this.program, { execArgv: [], workerData: { state: this.state, layout: RING } });
       let why = 'it ended by itself';
       worker.on('error', (error) => {
         why = error.message;
       });
-      worker.on('exit', () => void this.end(new StudioError('internal', `A thread that copies has ended: ${why}.`)));
+      const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
+      void ended.then(() => this.end(new StudioError('internal', `A thread that copies has ended: ${why}.`)));
       worker.unref();
-      return worker;
+      return { worker, ended };
     });
   }
 
@@ -104,10 +123,13 @@ export class CopyThreads {
       const { target, source } = job;
       ring[this.next % RING.slots] = job;
       const at = RING.firstJob + (this.next % RING.slots) * RING.jobWords;
-      const bytes = source.byteLength;
+      const bytes = target.byteLength;
+      const [pid, address] = 'pid' in source ? [source.pid, source.address] : [0, Number(koffi.address(source))];
       const chunks = Math.ceil(bytes / CHUNK_BYTES);
       const chunk = Math.ceil(bytes / chunks / 64) * 64;
-      numbers.set([Number(koffi.address(target)), Number(koffi.address(source)), bytes, chunk], at / 2 + RING.wide);
+      numbers.set([Number(koffi.address(target)), address, bytes, chunk], at / 2 + RING.wide);
+      words[at + RING.pid] = pid;
+      words[at + RING.failed] = 0;
       Atomics.store(words, at + RING.unfinished, Math.ceil(bytes / chunk));
       // Last: from here on threads take it.
       Atomics.store(words, at + RING.unclaimed, Math.ceil(bytes / chunk));
@@ -120,7 +142,7 @@ export class CopyThreads {
   /** Settles copies as they end, for as long as there are any: one wake-up for all that have ended by then. */
   private async watch(): Promise<void> {
     this.watching = true;
-    this.workers[0].ref();
+    this.workers[0].worker.ref();
     while (!this.broken) {
       const seen = Atomics.load(this.words, RING.ended);
       this.settle();
@@ -129,7 +151,7 @@ export class CopyThreads {
       if (woken.async) await woken.value;
     }
     this.watching = false;
-    if (!this.broken) this.workers[0].unref();
+    if (!this.broken) this.workers[0].worker.unref();
   }
 
   private settle(): void {
@@ -139,20 +161,51 @@ export class CopyThreads {
       const at = RING.firstJob + slot * RING.jobWords;
       if (job && Atomics.load(this.words, at + RING.unfinished) === 0) {
         this.ring[slot] = null;
-        job.resolve();
+        const failed = Atomics.load(this.words, at + RING.failed);
+        if (failed === 0) job.resolve();
+        else job.reject(unreadable(job.source as ProcessBytes, failed));
       }
       if (number === this.oldest && this.ring[slot] === null) this.oldest++;
     }
     this.post();
   }
 
+  /** Has each thread end after the chunk that it is at. */
+  private stop(): void {
+    Atomics.store(this.words, RING.stop, 1);
+    Atomics.notify(this.words, RING.posted);
+  }
+
+  /** Stops the threads and blocks until none is at anything. */
+  private untilIdle(): void {
+    if (this.broken) return;
+    this.stop();
+    const until = performance.now() + END_MS;
+    for (let busy = 1; busy > 0 && performance.now() < until; ) {
+      busy = Atomics.load(this.words, RING.busy);
+      if (busy > 0) Atomics.wait(this.words, RING.busy, busy, END_MS / 10);
+    }
+  }
+
   /** Ends all threads, then rejects what they have not done: not before, since until then one may still copy. */
   private async end(error: StudioError): Promise<void> {
     if (this.broken) return;
     this.broken = error;
-    await Promise.all(this.workers.map((worker) => worker.terminate()));
+    this.stop();
+    const late = setTimeout(() => {
+      for (const { worker } of this.workers) void worker.terminate();
+    }, END_MS);
+    for (const { worker } of this.workers) worker.ref();
+    await Promise.all(this.workers.map(({ ended }) => ended));
+    clearTimeout(late);
     for (const job of [...this.ring, ...this.waiting]) job?.reject(error);
     Atomics.add(this.words, RING.ended, 1);
     Atomics.notify(this.words, RING.ended);
   }
+}
+
+function unreadable({ pid }: ProcessBytes, errorNumber: number): StudioError {
+  const name =
+    Object.entries(koffi.os.errno).find(([, number]) => number === errorNumber)?.[0] ?? `error ${errorNumber}`;
+  return new StudioError('io', `The memory of process ${pid} cannot be read: ${name}.`, { pid, error: name });
 }
