@@ -44,13 +44,19 @@ async function importFile({ source, brought, name, maxBytes, ...reading }: Arriv
     const stem = withoutEnding(name);
     const other = `${stem}-${sha256.slice(0, 8)}${name.slice(stem.length)}`;
     for (const candidate of [name, other]) {
-      const there = await lstat(join(uploads, candidate)).catch(absent);
-      if (there?.isFile() && (await sha256OfFile(join(uploads, candidate))) === sha256)
-        return { name: candidate, bytes, sha256 };
-      if (there) continue;
-      await writeSynced(join(draft.folder, `${candidate}${DIGEST_SUFFIX}`), `${sha256}  ${candidate}\n`);
-      await rename(draft.arriving, join(draft.folder, candidate));
-      await placeDraft(draft, candidate, uploads);
+      const path = join(uploads, candidate);
+      const there = await lstat(path).catch(absent);
+      const isSame = there?.isFile() && (await sha256OfFile(path)) === sha256;
+      if (there && !isSame) continue;
+      const list = join(draft.folder, `${candidate}${DIGEST_SUFFIX}`);
+      await writeSynced(list, `${sha256}  ${candidate}\n`);
+      if (isSame) {
+        // It may have come in another way, and nobody had read it through.
+        await rename(list, `${path}${DIGEST_SUFFIX}`);
+      } else {
+        await rename(draft.arriving, join(draft.folder, candidate));
+        await placeDraft(draft, candidate, uploads);
+      }
       return { name: candidate, bytes, sha256 };
     }
     throw new StudioError('conflict', `There is another file ${name} already. Give yours another name.`);

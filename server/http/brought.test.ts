@@ -198,6 +198,17 @@ describe('brought checkpoints', () => {
     expect((await test.api.ask('DELETE', '/checkpoints/torn.ckpt')).status).toBe(204);
   });
 
+  it('that somebody put there count as verified once they are brought', async () => {
+    const file = await readFile(new URL('../../engine/testdata/zoo.pt', import.meta.url));
+    await writeFile(join(uploads, 'zoo.pt'), file);
+    const zoo = async () => (await list()).find(({ name }) => name === 'zoo.pt');
+    expect(await zoo()).toMatchObject({ verifiedAt: null, holds: { kind: 'full' } });
+    expect((await bring('zoo.pt', file)).body.path).toBe('uploads/zoo.pt');
+    expect((await zoo())?.verifiedAt).toEqual(expect.any(String));
+    const other = await readFile(new URL('../../engine/testdata/demo-transformer/init.pt', import.meta.url));
+    expect((await bring('zoo.pt', other)).body.path).toMatch(/^uploads\/zoo-[0-9a-f]{8}\.pt$/);
+  });
+
   it('are not deleted under a run that starts from them', async () => {
     const { id } = await test.api.create({
       ...(trained.config as object),
