@@ -32,10 +32,21 @@ export async function plan(args: string[]): Promise<number> {
   const config = await readConfigFile(positionals[0]);
   const profile = await profileFor(values.adapter ?? config.adapter);
   const { vocabSize, shapes } = await describeData(config);
+  sayLongPlanning(config, vocabSize);
   const prediction = planExperiment(config, profile, vocabSize, shapes);
   const over = budgetVerdict(config, profile, vocabSize, shapes);
   process.stdout.write(`${values.json ? toJson(prediction, over) : toText(config, profile, prediction, over)}\n`);
   return 0;
+}
+
+/** Passes through modules that are planned in a second or two. */
+const QUICK_PASSES = 5000;
+
+/** What takes up to a minute says so first. */
+function sayLongPlanning({ model, trainer }: ExperimentConfig, vocabSize: number): void {
+  const passes = buildModel(model, vocabSize).modules.length * trainer.accumulateGradBatches;
+  if (passes > QUICK_PASSES)
+    process.stderr.write(`planning ${passes.toLocaleString('en')} passes through modules, for up to a minute\n`);
 }
 
 /** A built-in profile by its name; else that of an adapter of this machine, of which only the limits are asked. */
