@@ -30,6 +30,7 @@ import { readMapped, UploadSlot } from '../runtime/staging.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
 import { openAdapter } from './adapters.ts';
+import { copyEnvironment } from './copy-environment.ts';
 import { parallelCopy } from './parallel-copy.ts';
 
 /** For about how long the device is kept busy for each figure; all of them are within a few seconds. */
@@ -37,7 +38,8 @@ const MEASURE_MS = 12;
 const ROUNDS = 3;
 /** How long a calibration may take before it is given up. */
 const CHILD_TIMEOUT_MS = 60_000;
-const COPY_BYTES = 16 * 2 ** 20;
+/** As much as several copies that are under way at once: the threads share them as they share this one. */
+const COPY_BYTES = 64 * 2 ** 20;
 const ENCODED_DISPATCHES = 200;
 /** Weights take turns, so that none is found in a cache. */
 const COLD_BYTES = 128 * 2 ** 20;
@@ -80,6 +82,8 @@ export function calibrateInChild(id: string, abortSignal?: AbortSignal): Promise
   const child = fork(probe, [id], {
     execArgv: ['--import', pathToFileURL(loader).href],
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+    // The rates are those of a run, whose ranks share them. Only a GPU has a PCI id.
+    env: { ...process.env, ...copyEnvironment(1, id.includes(':')) },
   });
   return new Promise((resolve, reject) => {
     let said: { rates?: AdapterRates; problem?: string } = {};
