@@ -106,6 +106,29 @@ it('4: resume restores exp_avg, exp_avg_sq and step bit-equal, and the weights',
   await Promise.all([close(), start.close()]);
 });
 
+it.each([
+  ['ddp', 2],
+  [{ kind: 'fsdp' }, 3],
+  [{ kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] }, 4],
+] as const)(
+  '5: a full checkpoint holds the state of all parameters, each whole: %j on %i ranks',
+  async (strategy, devices) => {
+    const checkpoint = { format: 'full' };
+    const ranks = await startSavingRanks(folder, { strategy, devices, trainer: { steps: 1 }, checkpoint });
+    expect(failures(await ranks.results)).toEqual(Array(devices).fill(null));
+    const [{ path }] = await listCheckpoints(join(folder, 'checkpoints'));
+    const { checkpoint: stored, close } = await openCheckpointPath(path);
+    const { state } = stored.optimizers[0];
+    expect([...state.keys()].sort()).toEqual(ranks.runs[0].model.parameters.map(({ name }) => name).sort());
+    for (const { name, shape } of ranks.runs[0].model.parameters) {
+      const parts = state.get(name) as ReadonlyMap<string, StoredCheckpointTensor>;
+      expect([...parts.keys()].sort()).toEqual(['exp_avg', 'exp_avg_sq', 'step']);
+      for (const part of ['exp_avg', 'exp_avg_sq']) expect(parts.get(part)?.shape, `${part} of ${name}`).toEqual(shape);
+    }
+    await close();
+  },
+);
+
 /** A disk on which a rank's writing takes so long. */
 const slowDisk =
   (slow: number, ms: number) =>
