@@ -1,4 +1,5 @@
-import { mkdtemp, rm } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -13,11 +14,15 @@ import { rowsOf } from '../ops/shard/layout.ts';
 import { compileRun } from '../schedule/compile.ts';
 import { builtInProfiles } from '../schedule/profile.ts';
 import type { Schedule } from '../schedule/schedule.ts';
-import type { CheckpointStore } from '../trainer/save-checkpoint.ts';
-import { fillRank } from '../trainer/state.ts';
+import { describeCheckpoint } from '../trainer/describe-checkpoint.ts';
+import { type CheckpointStore, saveCheckpoint } from '../trainer/save-checkpoint.ts';
+import { fillRank, freshParameters } from '../trainer/state.ts';
+import { engineReader } from '../trainer/state-reader.ts';
+import { trainerRegions } from '../trainer/train-rank.ts';
 import { waitTogether } from '../trainer/wait-together.ts';
-import { listCheckpoints } from './checkpoint-list.ts';
+import { listCheckpoints, removeCheckpointLeftovers } from './checkpoint-list.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
+import { folderStore } from './checkpoint-store.ts';
 import { startSavingRanks } from './fixtures/saving-ranks.ts';
 import { referenceRun, trainRun } from './fixtures/train-run.ts';
 import { openStart } from './open-start.ts';
@@ -126,6 +131,41 @@ it.each([
       for (const part of ['exp_avg', 'exp_avg_sq']) expect(parts.get(part)?.shape, `${part} of ${name}`).toEqual(shape);
     }
     await close();
+  },
+);
+
+it.each(['sharded', 'full'] as const)(
+  '33: a %s save that one rank alone begins is an error as soon as a peer may be waited for, and leaves nothing',
+  async (format) => {
+    const strategy = { kind: 'fsdp' };
+    const config = parseConfig({ ...referenceRun, strategy, devices: 2, checkpoint: { format } });
+    const model = buildModel(config.model, null);
+    const shapes = [{ batch: 3, tokens: 12 }];
+    for (const alone of [0, 1]) {
+      const run = compileRun({ config, model, shapes, rank: alone, profile: builtInProfiles.interpreter });
+      const mailbox = openInProcessMailboxes(2, trainerRegions(run), { timeoutMs: 300 })[alone];
+      const engine = new Interpreter(run, mailbox);
+      await fillRank(engine, run, freshParameters(1));
+      const position = { iter: 1, updates: 1, samples: 6, scaler: null };
+      const region = run.regions.length + 1;
+      const save = saveCheckpoint({
+        rank: { run, mailbox, region, read: engineReader(engine) },
+        texts: { sizes: region + 1, pieces: region },
+        store: folderStore(folder),
+        config,
+        format,
+        description: describeCheckpoint({ run, config }, position),
+      });
+      await expect(save).rejects.toMatchObject({
+        code: 'timeout',
+        message: expect.stringContaining(`rank ${1 - alone}`),
+      });
+      expect(await listed()).toEqual([]);
+      // As at the next start.
+      const checkpoints = join(folder, 'checkpoints');
+      if (existsSync(checkpoints)) await removeCheckpointLeftovers(checkpoints);
+      expect(existsSync(checkpoints) ? await readdir(checkpoints) : []).toEqual([]);
+    }
   },
 );
 
