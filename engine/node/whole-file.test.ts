@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { mkdtemp, open, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createFileSink, isWholeFile, readDigest, removeLeftovers, verifyFile } from './whole-file.ts';
 
@@ -44,6 +45,28 @@ describe('writing', () => {
     expect(await readFile(`${path}.sha256`, 'utf8')).toBe(`${sha256}  step-000010.ckpt\n`);
     expect(await names()).toEqual(['step-000010.ckpt', 'step-000010.ckpt.sha256']);
     expect(await verifyFile(path)).toBe(sha256);
+  });
+
+  test('what a killed writer of the same file left goes when it is written again; what a living one writes stays', async () => {
+    const program = fileURLToPath(new URL('./fixtures/save-files.ts', import.meta.url));
+    const child = spawn(process.execPath, ['--import', 'tsx', program, folder], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const isPart = (name: string) => name.includes('.part-');
+    let parts: string[] = [];
+    while (parts.length === 0) parts = (await names()).filter(isPart);
+    child.kill('SIGSTOP');
+    const path = join(folder, 'a.ckpt');
+    const living = await createFileSink(path);
+    const others = parts.map((name) => name.replace(/^step-\d+\.ckpt/, 'a.ckpt'));
+    for (const name of others) await writeFile(join(folder, name), '');
+    await (await createFileSink(path)).abort();
+    expect(await names()).toEqual(expect.arrayContaining(others));
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+    await (await createFileSink(path)).abort();
+    expect((await names()).filter((name) => isPart(name) && name.startsWith('a.'))).toHaveLength(1);
+    await living.abort();
   });
 
   test('until commit there is no file of that name; abort leaves nothing', async () => {

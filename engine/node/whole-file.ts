@@ -5,6 +5,7 @@ import type { ByteSink } from '../checkpoint/byte-source.ts';
 import { StudioError } from '../errors.ts';
 import { type Digested, DigestedFile, sha256OfFile } from './digested-file.ts';
 import { absent, DIGEST_SUFFIX, naming, syncFolder, TEMPORARY_MARK, writeSynced } from './file-bytes.ts';
+import { isSameProcess, processStartTime } from './liveness.ts';
 
 export interface WrittenFile extends Digested {
   readonly path: string;
@@ -36,12 +37,13 @@ export async function createFileSink(path: string): Promise<FileSink> {
       },
     );
   }
-  const temporary = `${path}${TEMPORARY_MARK}${randomBytes(6).toString('hex')}`;
+  await naming(path, () => removeOfTheDead(path));
+  const temporary = temporaryName(path);
   const file = await DigestedFile.create(temporary, { called: path });
   let state: 'open' | 'committed' | 'aborted' = 'open';
 
   const digest = `${path}${DIGEST_SUFFIX}`;
-  const temporaryDigest = `${digest}${TEMPORARY_MARK}${randomBytes(6).toString('hex')}`;
+  const temporaryDigest = temporaryName(digest);
   const remove = async (...paths: string[]): Promise<void> => {
     for (const left of paths) await unlink(left).catch(absent);
   };
@@ -83,6 +85,22 @@ export async function createFileSink(path: string): Promise<FileSink> {
       await remove(temporary);
     },
   };
+}
+
+/** Says who writes: a pid and a start time, which name a process for good. */
+function temporaryName(path: string): string {
+  return `${path}${TEMPORARY_MARK}${process.pid}-${processStartTime(process.pid)}-${randomBytes(6).toString('hex')}`;
+}
+
+/** Removes what earlier writers of this file left, who were killed. What a living one writes stays. */
+async function removeOfTheDead(path: string): Promise<void> {
+  const marks = [path, `${path}${DIGEST_SUFFIX}`].map((name) => basename(name) + TEMPORARY_MARK);
+  for (const name of await readdir(dirname(path))) {
+    const mark = marks.find((each) => name.startsWith(each));
+    const [, pid, startTime] = /^(\d+)-(\d+)-[0-9a-f]{12}$/.exec(name.slice(mark?.length)) ?? [];
+    if (mark === undefined || pid === undefined || isSameProcess(Number(pid), Number(startTime))) continue;
+    await unlink(join(dirname(path), name)).catch(absent);
+  }
 }
 
 /** Whether a file was committed: its digest file is there and well-formed. Its bytes are not read; see `verifyFile`. */
