@@ -17,35 +17,13 @@ const {
   slots,
   unclaimed,
   unfinished,
-  pid,
-  failed,
   wide,
   stop: STOP,
   busy: BUSY,
 } = layout;
 const words = new Int32Array(state);
 const numbers = new Float64Array(state);
-const libc = koffi.load('libc.so.6');
-const memcpy = libc.func('void *memcpy(uintptr_t target, uintptr_t source, size_t bytes)');
-const readProcess = libc.func(
-  'int64_t process_vm_readv(int pid, void *here, ulong heres, void *there, ulong theres, ulong flags)',
-);
-/** Two struct iovec. */
-const here = new BigUint64Array(2);
-const there = new BigUint64Array(2);
-
-/** Copies from another process; gives 0, or the error number. A call may copy less than all of it. */
-function read(process, target, source, bytes) {
-  for (let done = 0; done < bytes; ) {
-    here.set([BigInt(target + done), BigInt(bytes - done)]);
-    there.set([BigInt(source + done), BigInt(bytes - done)]);
-    const copied = Number(readProcess(process, here, 1, there, 1, 0));
-    if (copied < 0) return koffi.errno();
-    if (copied === 0) return koffi.os.errno.EFAULT;
-    done += copied;
-  }
-  return 0;
-}
+const memcpy = koffi.load('libc.so.6').func('void *memcpy(uintptr_t target, uintptr_t source, size_t bytes)');
 
 /** A thread may be ended from outside while it is idle; in the middle of a call into the C library that would end the process. */
 function setIdle() {
@@ -80,12 +58,7 @@ while (Atomics.load(words, STOP) === 0) {
   slept = false;
   const [target, source, bytes, chunk] = numbers.subarray(job / 2 + wide, job / 2 + wide + 4);
   const begin = (left - 1) * chunk;
-  const length = Math.min(chunk, bytes - begin);
-  if (words[job + pid] === 0) memcpy(target + begin, source + begin, length);
-  else {
-    const errorNumber = read(words[job + pid], target + begin, source + begin, length);
-    if (errorNumber !== 0) Atomics.store(words, job + failed, errorNumber);
-  }
+  memcpy(target + begin, source + begin, Math.min(chunk, bytes - begin));
   if (Atomics.sub(words, job + unfinished, 1) === 1) {
     Atomics.add(words, ENDED, 1);
     Atomics.notify(words, ENDED);

@@ -1,4 +1,3 @@
-import koffi from 'koffi';
 import { afterEach, describe, expect, test } from 'vitest';
 import { randomChoice } from '../schedule/fixtures/interleaving.ts';
 import { CopyThreads } from './copy-threads.ts';
@@ -56,21 +55,6 @@ test('when one thread dies, no other copies any more by the time the copies are 
   expect(counted).toBeGreaterThan(0);
   await new Promise((resolve) => setTimeout(resolve, 20));
   expect(Atomics.load(words, words.length - 2)).toBe(counted);
-});
-
-test('what another process has at an address is copied; what it has not, and whom there is not, are errors', async () => {
-  const threads = copyThreads(2);
-  const source = Uint8Array.from({ length: 3 * 2 ** 20 + 5 }, (_, i) => (i * 31) % 251);
-  const target = new Uint8Array(source.length + 2);
-  const address = Number(koffi.address(source));
-  await threads.copy(target.subarray(1, -1), { pid: process.pid, address });
-  expect([target[0], target[target.length - 1]]).toEqual([0, 0]);
-  expect(Buffer.compare(target.subarray(1, -1), source)).toBe(0);
-  const nothing = threads.copy(target, { pid: process.pid, address: 4096 });
-  await expect(nothing).rejects.toMatchObject({ code: 'io', message: expect.stringContaining('EFAULT') });
-  const nobody = threads.copy(target, { pid: 2 ** 22 + 1, address });
-  await expect(nobody).rejects.toMatchObject({ code: 'io', message: expect.stringContaining('ESRCH') });
-  await threads.copy(target.subarray(1, -1), source);
 });
 
 test('closed, it refuses', async () => {

@@ -8,8 +8,7 @@ const CHUNK_BYTES = 2 ** 20;
 /**
  * Where things lie in the memory that the threads share, in 32-bit words. The count of posted jobs; of jobs that have ended;
  * whether the threads are to end, and how many are not idle; then a ring of jobs, a cache line each: target, source, bytes and bytes of a chunk as float64 (addresses are below 2^53),
- * then how many chunks nobody has claimed, how many are not done, whose memory the source is in (0: this process's), and the
- * error number of a chunk that failed.
+ * then how many chunks nobody has claimed and how many are not done.
  */
 const RING = {
   posted: 0,
@@ -24,8 +23,6 @@ const RING = {
   /** Within a job, in words. */
   unclaimed: 8,
   unfinished: 9,
-  pid: 10,
-  failed: 11,
 } as const;
 export type RingLayout = typeof RING;
 
@@ -41,15 +38,9 @@ const { waitAsync } = Atomics as unknown as {
   ): { readonly async: boolean; readonly value: Promise<unknown> };
 };
 
-/** Bytes of another process, by its address of them. */
-export interface ProcessBytes {
-  readonly pid: number;
-  readonly address: number;
-}
-
 interface Job {
   readonly target: Uint8Array;
-  readonly source: Uint8Array | ProcessBytes;
+  readonly source: Uint8Array;
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
 }
@@ -79,10 +70,9 @@ export class CopyThreads {
 
   /**
    * Resolves when all of source is in target, which is as long. Both stay where they are until it settles: whatever it settles
-   * as, no thread touches them after. Rejects with StudioError `internal` when a thread has ended, and with `io` when the
-   * other process has gone, has not so much there, or may not be read by this one.
+   * as, no thread touches them after. Rejects with StudioError `internal` when a thread has ended.
    */
-  copy(target: Uint8Array, source: Uint8Array | ProcessBytes): Promise<void> {
+  copy(target: Uint8Array, source: Uint8Array): Promise<void> {
     if (this.broken) return Promise.reject(this.broken);
     return new Promise((resolve, reject) => {
       this.waiting.push({ target, source, resolve, reject });
@@ -124,12 +114,9 @@ export class CopyThreads {
       ring[this.next % RING.slots] = job;
       const at = RING.firstJob + (this.next % RING.slots) * RING.jobWords;
       const bytes = target.byteLength;
-      const [pid, address] = 'pid' in source ? [source.pid, source.address] : [0, Number(koffi.address(source))];
       const chunks = Math.ceil(bytes / CHUNK_BYTES);
       const chunk = Math.ceil(bytes / chunks / 64) * 64;
-      numbers.set([Number(koffi.address(target)), address, bytes, chunk], at / 2 + RING.wide);
-      words[at + RING.pid] = pid;
-      words[at + RING.failed] = 0;
+      numbers.set([Number(koffi.address(target)), Number(koffi.address(source)), bytes, chunk], at / 2 + RING.wide);
       Atomics.store(words, at + RING.unfinished, Math.ceil(bytes / chunk));
       // Last: from here on threads take it.
       Atomics.store(words, at + RING.unclaimed, Math.ceil(bytes / chunk));
@@ -161,9 +148,7 @@ export class CopyThreads {
       const at = RING.firstJob + slot * RING.jobWords;
       if (job && Atomics.load(this.words, at + RING.unfinished) === 0) {
         this.ring[slot] = null;
-        const failed = Atomics.load(this.words, at + RING.failed);
-        if (failed === 0) job.resolve();
-        else job.reject(unreadable(job.source as ProcessBytes, failed));
+        job.resolve();
       }
       if (number === this.oldest && this.ring[slot] === null) this.oldest++;
     }
@@ -202,10 +187,4 @@ export class CopyThreads {
     Atomics.add(this.words, RING.ended, 1);
     Atomics.notify(this.words, RING.ended);
   }
-}
-
-function unreadable({ pid }: ProcessBytes, errorNumber: number): StudioError {
-  const name =
-    Object.entries(koffi.os.errno).find(([, number]) => number === errorNumber)?.[0] ?? `error ${errorNumber}`;
-  return new StudioError('io', `The memory of process ${pid} cannot be read: ${name}.`, { pid, error: name });
 }
