@@ -1,4 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { attentionParamsOf } from '../ops/attention/attention.cases.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
@@ -55,13 +59,28 @@ const shaders = products.flatMap(([kernel, halves]) => {
   });
 });
 
+const ATTENTION = attentionParamsOf({ name: '', B: 1, T: 64, H: 2, HD: 16, causal: 1, dropout: 0.2 });
+const gradients = [
+  attentionOnTensorCores(attentionGradQ, ['qkv', 'out', 'dout'], ATTENTION)!,
+  attentionOnTensorCores(attentionGradKV, ['dout', 'qkv'], ATTENTION)!,
+].map((kernel) => [kernel.name, shaderSource(kernel, ATTENTION, true)] as const);
+
+test('attention has its gradients there for heads of 16 over whole blocks of rows, with what products make in halves', () => {
+  const has = (halves: readonly string[], more: object) =>
+    attentionOnTensorCores(attentionGradKV, halves, { ...ATTENTION, ...more }) !== null;
+  expect(has(['qkv', 'dout'], { T: 512 })).toBe(true);
+  expect(has(['qkv'], { T: 512 })).toBe(false);
+  expect(has(['qkv', 'dout'], { T: 500 })).toBe(false);
+  expect(has(['qkv', 'dout'], { HD: 32 })).toBe(false);
+});
+
 let open: OpenDevice;
 beforeAll(async () => {
   open = await openDevice(await openNullAdapter());
 });
 afterAll(() => open.close());
 
-test.each(shaders)('%s is right', async (_, code) => {
+test.each([...shaders, ...gradients])('%s is right', async (_, code) => {
   const messages = (await open.device.createShaderModule({ code }).getCompilationInfo()).messages;
   expect(messages.map(({ lineNum, message }) => `${code.split('\n')[lineNum - 1]}: ${message}`)).toEqual([]);
 });

@@ -1,3 +1,8 @@
+import { attention } from '../ops/attention/attention.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { CONTROL_ELEMENTS } from '../ops/control.ts';
+import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
 import { packHalves, unpackHalves } from '../ops/half/half.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, type View, writeParams } from '../ops/kernel.ts';
@@ -36,11 +41,13 @@ export function offersTensorCores({ features, info }: GPUAdapter): boolean {
  * one unit in its last place, since sums that differ by less may round apart.
  */
 const TOLERANCE = { f32: { relative: 1e-5, absolute: 0 }, f16: { relative: 2 ** -10, absolute: 2 ** -24 } } as const;
+/** The same of attention's gradients, beside the largest element: what is multiplied there, weights too, is rounded to halves. */
+const ATTENTION_TOLERANCE = 2 ** -7;
 
 /** One dispatch whose result is known. */
 interface Trial {
-  readonly kernel: Kernel;
-  readonly halves: readonly string[];
+  readonly name: string;
+  readonly kernel: Kernel | null;
   readonly params: Params;
   /** Operands by name, before they are rounded to halves. */
   readonly values: Readonly<Record<string, Float32Array<ArrayBuffer>>>;
@@ -52,14 +59,13 @@ interface Trial {
  */
 export async function tensorCoreProblem(open: OpenDevice): Promise<string | null> {
   try {
-    for (const trial of productTrials()) {
-      const { kernel, halves, params } = trial;
-      const product = onTensorCores(kernel, halves, params);
-      const variants = product?.tiled?.special ?? [];
-      if (!product || variants.length === 0) return `there is no kernel for ${kernel.name}`;
+    for (const trial of [...productTrials(), ...attentionTrials()]) {
+      const { kernel } = trial;
+      const variants = kernel?.tiled?.special ?? [];
+      if (!kernel || variants.length === 0) return `there is no kernel for ${trial.name}`;
       const problems = await Promise.all(
         variants.map((variant) =>
-          problemOf(open, { ...product, tiled: { ...variant, fits: () => true, special: undefined } }, trial),
+          problemOf(open, { ...kernel, tiled: { ...variant, fits: () => true, special: undefined } }, trial),
         ),
       );
       const problem = problems.find((text) => text !== null);
@@ -91,22 +97,12 @@ function productTrials(): Trial[] {
       a[tn ? k * M + 1 : K + k] *= 1000;
     }
     a[tn ? 5 * M + 2 : 2 * K + 5] = 1e6;
+    const offsets = { aOffset: 0, bOffset: 0, cOffset: 0, biasOffset: 0 };
+    const params = { M, N, K, ...strides, ...offsets, accumulate: 0, relu: 0, scale: 1.25 };
     return {
-      kernel,
-      halves,
-      params: {
-        M,
-        N,
-        K,
-        ...strides,
-        aOffset: 0,
-        bOffset: 0,
-        cOffset: 0,
-        accumulate: 0,
-        biasOffset: 0,
-        relu: 0,
-        scale: 1.25,
-      },
+      name: kernel.name,
+      kernel: onTensorCores(kernel, halves, params),
+      params,
       values: {
         a,
         b: uniform(N * K, 0.25, 1.25, random),
@@ -123,6 +119,29 @@ function productTrials(): Trial[] {
     trial(matmulNNGated, ['b', 'hidden', 'c']),
     trial(matmulTN, ['b']),
   ];
+}
+
+/** The gradients of attention over two heads of two blocks of rows, causal, with dropout. */
+function attentionTrials(): Trial[] {
+  const [T, H, HD] = [64, 2, 16];
+  const D = H * HD;
+  const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
+  const params = { B: 1, T, H, HD, ...packed, causal: 1, dropout: 0.2, seed: 7, site: 1, rank: 0 };
+  const random = seededRandom(7);
+  const halves = (elements: number) => unpackHalves(packHalves(uniform(elements, -2, 2, random)), elements);
+  const [qkv, dout, control] = [halves(3 * T * D), halves(T * D), new Float32Array(CONTROL_ELEMENTS)];
+  const [out, dqkv] = [new Float32Array(T * D), new Float32Array(3 * T * D)];
+  const [lse, delta] = [new Float32Array(T * H), new Float32Array(T * H)];
+  attention.run([qkv, control, out, lse], params);
+  attentionGradQ.run([qkv, control, out, dout, lse, dqkv.slice(), delta], params);
+  const values = { qkv, control, out, dout, lse, dqkv, delta };
+  const trial = (kernel: Kernel, reads: readonly string[]): Trial => ({
+    name: kernel.name,
+    kernel: attentionOnTensorCores(kernel, reads, params),
+    params,
+    values,
+  });
+  return [trial(attentionGradQ, ['qkv', 'out', 'dout']), trial(attentionGradKV, ['qkv', 'dout'])];
 }
 
 async function problemOf(
@@ -157,22 +176,35 @@ async function problemOf(
   const [x, y, z] = variant.workgroups(params);
   pass.dispatchWorkgroups(x, y, z);
   pass.end();
-  const { size } = buffers[2];
-  const readback = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
-  encoder.copyBufferToBuffer(buffers[2], 0, readback, 0, size);
+  const written = kernel.operands.flatMap(({ access, dtype }, i) => (access === 'read' ? [] : [{ i, dtype }]));
+  const readbacks = written.map(({ i }) => {
+    const { size } = buffers[i];
+    const readback = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+    encoder.copyBufferToBuffer(buffers[i], 0, readback, 0, size);
+    return readback;
+  });
   device.queue.submit([encoder.finish()]);
-  const read = await guard(readMapped(readback, size, (mapped) => mapped.slice().buffer));
-  for (const buffer of [...buffers, uniform, readback]) buffer.destroy();
-  kernel.run(views, params);
-  const { dtype } = kernel.operands[2];
-  const floats = (view: View) => (view instanceof Uint32Array ? unpackHalves(view) : view);
-  const got = floats(dtype === 'f16' ? new Uint32Array(read) : new Float32Array(read));
-  const want = floats(views[2]);
-  const tolerance = dtype === 'f16' ? TOLERANCE.f16 : TOLERANCE.f32;
-  const wrong = want.findIndex((value, i) =>
-    Number.isFinite(value)
-      ? !(Math.abs(got[i] - value) <= tolerance.relative * Math.abs(value) + tolerance.absolute)
-      : Number.isFinite(got[i]),
+  const read = await guard(
+    Promise.all(readbacks.map((buffer) => readMapped(buffer, buffer.size, (mapped) => mapped.slice().buffer))),
   );
-  return wrong < 0 ? null : `${kernel.name} ${variant.name} makes ${got[wrong]} of what is ${want[wrong]}`;
+  for (const buffer of [...buffers, uniform, ...readbacks]) buffer.destroy();
+  kernel.run(views, params);
+  for (const [at, { i, dtype }] of written.entries()) {
+    const floats = (view: View) => (view instanceof Uint32Array ? unpackHalves(view) : view);
+    const got = floats(dtype === 'f16' ? new Uint32Array(read[at]) : new Float32Array(read[at]));
+    const want = floats(views[i]);
+    const tolerance = kernel.name.startsWith('attention')
+      ? {
+          relative: 0,
+          absolute: ATTENTION_TOLERANCE * want.reduce((most, value) => Math.max(most, Math.abs(value)), 0),
+        }
+      : TOLERANCE[dtype === 'f16' ? 'f16' : 'f32'];
+    const wrong = want.findIndex((value, j) =>
+      Number.isFinite(value)
+        ? !(Math.abs(got[j] - value) <= tolerance.relative * Math.abs(value) + tolerance.absolute)
+        : Number.isFinite(got[j]),
+    );
+    if (wrong >= 0) return `${kernel.name} ${variant.name} makes ${got[wrong]} of what is ${want[wrong]}`;
+  }
+  return null;
 }

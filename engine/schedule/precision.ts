@@ -7,6 +7,7 @@ import { crossEntropyGrad } from '../ops/cross-entropy/cross-entropy-grad.ts';
 import { crossEntropyGradScaled } from '../ops/cross-entropy/cross-entropy-grad-scaled.ts';
 import { crossEntropyPartial } from '../ops/cross-entropy/cross-entropy-partial.ts';
 import { type Call, elementsOf, type Value } from '../ops/graph.ts';
+import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { packHalf } from '../ops/half/pack-half.ts';
 import { unpackHalf } from '../ops/half/unpack-half.ts';
@@ -50,9 +51,9 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
 
 /**
  * The precision pass: parameters are read as halves, and so are activations, from the moment that they are made (so what
- * is computed again in backward is the same to the bit). Figures of a row, logits and all gradients stay float32. With
- * `tensorCores`, products large enough for them are products of halves, and kernels that can write halves do; others write
- * float32, which a call of their own packs.
+ * is computed again in backward is the same to the bit). Figures of a row, logits and gradients stay float32. With
+ * `tensorCores`, products large enough for them are products of halves, gradients that only these and their sums read are
+ * halves too, and kernels that can write halves do; others write float32, which a call of their own packs.
  */
 export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
   if (precision.used !== 'f16') return program;
@@ -149,7 +150,8 @@ class HalfPass {
   /** The call's kernel with operands that it reads, and some that it writes, as halves; null if it cannot write them so. */
   private kernelFor({ kernel, params }: Call, reads: readonly string[], writes: readonly string[]): Kernel | null {
     const product = this.tensorCores ? onTensorCores(kernel, [...reads, ...writes], params) : null;
-    return product ?? writingHalves(withHalves(kernel, reads), writes, params);
+    const gradient = this.tensorCores && writes.length === 0 ? attentionOnTensorCores(kernel, reads, params) : null;
+    return product ?? gradient ?? writingHalves(withHalves(kernel, reads), writes, params);
   }
 
   run(): UnitProgram {

@@ -1,0 +1,170 @@
+import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import type { Params, TiledVariant } from '../kernel.ts';
+
+const DIRECTIVES = `enable f16;
+enable subgroups;
+enable chromium_experimental_subgroup_matrix;
+diagnostic(off, chromium.subgroup_matrix_uniformity);`;
+/** Rows of a workgroup, one a lane of its one subgroup: queries, keys in attention-grad-kv. */
+const OWN = 32;
+/** Rows that these are treated with at once. */
+const BLOCK = 16;
+/** vec4s from row to row of a workgroup's scores, so that rows begin in different banks. */
+const STRIDE = 5;
+const range = (n: number) => Array.from({ length: n }, (_, i) => i);
+const quads = range(BLOCK / 4);
+const two = range(2);
+const LEFT = 'subgroup_matrix_left<f16, 16, 16>';
+const RIGHT = 'subgroup_matrix_right<f16, 16, 16>';
+const RESULT = 'subgroup_matrix_result<f32, 16, 16>';
+const LOG2_E = Math.LOG2E;
+
+/**
+ * On tensor cores, for heads of 16 columns and operands in halves: one subgroup a workgroup, so that barriers cost little, and
+ * 5 KiB of workgroup memory, since a multiprocessor has some 50 in all. Scores of 32 own rows with 16 others pass through
+ * that memory as float32; each lane makes the weights of its own row of them and leaves these, as halves, in their place.
+ * What is multiplied is halves, as in torch's kernels for float16; scores, sums and exponentials are float32.
+ */
+function variant(vectors: readonly string[], octets: readonly string[], wgsl: string): TiledVariant {
+  return {
+    name: 'matrix',
+    directives: DIRECTIVES,
+    vectors,
+    octets,
+    workgroupSize: [OWN, 1, 1],
+    workgroups: ({ T, B, H }: Params) => [T / OWN, B * H, 1],
+    fits: ({ B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset }: Params) =>
+      HD === 16 &&
+      groupSize === 1 &&
+      T % OWN === 0 &&
+      T >= 2 * OWN &&
+      [stride, qOffset, kOffset, vOffset].every((n) => n % 8 === 0) &&
+      B * H > 0 &&
+      B * H <= 65_535,
+    wgsl: `${dropoutWgsl}
+var<workgroup> scores0: array<vec4u, ${OWN * STRIDE}>;
+var<workgroup> scores1: array<vec4u, ${OWN * STRIDE}>;
+fn octet(low: vec4f, high: vec4f) -> vec4u { return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high))); }
+fn low(o: vec4u) -> vec4f { return vec4f(bitcast<vec4<f16>>(o.xy)); }
+fn high(o: vec4u) -> vec4f { return vec4f(bitcast<vec4<f16>>(o.zw)); }
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let b = group.y / p.H;
+  let h = group.y % p.H;
+  let lane = local.x;
+  let own = group.x * ${OWN}u;
+  let t = own + lane;
+  let scale = 1.0 / sqrt(f32(HD));
+  let factor = scale * ${LOG2_E};
+  let mask = dropout_mask();
+  // Units of eight halves from row to row, and where this head's first row is.
+  let step = p.stride / 8u;
+  let q_first = (b * p.T * p.stride + p.qOffset + h * HD) / 8u;
+  let k_first = (b * p.T * p.stride + p.kOffset + h * HD) / 8u;
+  let v_first = (b * p.T * p.stride + p.vOffset + h * HD) / 8u;
+  let o_step = p.H * HD / 8u;
+  let o_first = b * p.T * o_step + h * HD / 8u;
+  let row0 = group.y * p.T;
+  let row = lane * ${STRIDE}u;
+${wgsl}
+}`,
+  };
+}
+
+const left = (name: string, array: string, first: string, step: string) =>
+  two
+    .map(
+      (m) =>
+        `let ${name}${m} = subgroupMatrixLoad<${LEFT}, row_major>(&${array}, ${first} + (own + ${16 * m}u) * ${step}, ${step});`,
+    )
+    .join('\n  ');
+const right = (order: string, array: string, first: string, step: string) =>
+  `subgroupMatrixLoad<${RIGHT}, ${order}>(&${array}, ${first} + other * ${step}, ${step})`;
+/** scores = left · rightᵀ */
+const product = (scores: string, name: string, array: string, first: string, step: string) =>
+  `{ let r = ${right('col_major', array, first, step)};
+    ${two.map((m) => `subgroupMatrixStore<row_major>(&${scores}, ${16 * m * STRIDE}u, subgroupMatrixMultiply<f32>(${name}${m}, r), ${STRIDE}u);`).join('\n    ')} }`;
+const add = (sum: string, scores: string, array: string, first: string, step: string) =>
+  `{ let r = ${right('row_major', array, first, step)};
+    ${two.map((m) => `${sum}${m} = subgroupMatrixMultiplyAccumulate(subgroupMatrixLoad<${LEFT}, row_major>(&${scores}, ${16 * m * STRIDE}u, ${STRIDE}u), r, ${sum}${m});`).join('\n    ')} }`;
+const results = (sum: string) => two.map((m) => `var ${sum}${m}: ${RESULT};`).join(' ');
+const read = (scores: string, c: number) => `bitcast<vec4f>(${scores}[row + ${c}u])`;
+const put = (scores: string, name: string) =>
+  two.map((o) => `${scores}[row + ${o}u] = octet(${name}${2 * o}, ${name}${2 * o + 1});`).join(' ');
+const store = (sum: string, first: string) =>
+  two
+    .map(
+      (m) => `subgroupMatrixStore<row_major>(&dqkv, ${first} + (own + ${16 * m}u) * p.stride, ${sum}${m}, p.stride);`,
+    )
+    .join('\n  ');
+const lanes = 'vec4u(0u, 1u, 2u, 3u)';
+const dropped = (name: string, first: (n: number) => string) =>
+  `if (mask.threshold != 0u) { ${range(4)
+    .map((n) => `${name}[${n}] *= dropout_factor(mask, ${first(n)});`)
+    .join(' ')} }`;
+
+/** `attention-grad-q`: rows of a workgroup are queries. */
+export const attentionGradQMatrix: TiledVariant = variant(
+  [],
+  ['qkv', 'out', 'dout'],
+  `
+  ${left('q', 'qkv', 'q_first', 'step')}
+  ${left('d', 'dout', 'o_first', 'o_step')}
+  ${results('dq')}
+  var row_delta = 0.0;
+  ${two.map((o) => `{ let x = dout[o_first + t * o_step + ${o}u]; let y = out[o_first + t * o_step + ${o}u]; row_delta += dot(low(x), low(y)) + dot(high(x), high(y)); }`).join('\n  ')}
+  let row_lse = lse[row0 + t] * ${LOG2_E};
+  let all = select(p.T, own + ${OWN}u, p.causal != 0u);
+  for (var other = 0u; other < all; other += ${BLOCK}u) {
+    ${product('scores0', 'q', 'qkv', 'k_first', 'step')}
+    ${product('scores1', 'd', 'qkv', 'v_first', 'step')}
+    workgroupBarrier();
+    ${quads
+      .map(
+        (c) => `var g${c} = ${read('scores1', c)};
+    ${dropped(`g${c}`, (n) => `(row0 + t) * p.T + other + ${4 * c + n}u`)}
+    g${c} = exp2(${read('scores0', c)} * factor - row_lse) * (g${c} - row_delta) * scale;
+    if (p.causal != 0u) { g${c} = select(vec4f(), g${c}, other + ${4 * c}u + ${lanes} <= vec4u(t)); }`,
+      )
+      .join('\n    ')}
+    ${put('scores0', 'g')}
+    workgroupBarrier();
+    ${add('dq', 'scores0', 'qkv', 'k_first', 'step')}
+    workgroupBarrier();
+  }
+  ${store('dq', 'q_first * 8u')}
+  delta[row0 + t] = row_delta;`,
+);
+
+/** `attention-grad-kv`: rows of a workgroup are keys. */
+export const attentionGradKVMatrix: TiledVariant = variant(
+  ['lse', 'delta'],
+  ['qkv', 'dout'],
+  `
+  ${left('k', 'qkv', 'k_first', 'step')}
+  ${left('v', 'qkv', 'v_first', 'step')}
+  ${results('dk')}
+  ${results('dv')}
+  for (var other = select(0u, own, p.causal != 0u); other < p.T; other += ${BLOCK}u) {
+    ${product('scores0', 'k', 'qkv', 'q_first', 'step')}
+    ${product('scores1', 'v', 'dout', 'o_first', 'o_step')}
+    workgroupBarrier();
+    ${quads
+      .map(
+        (c) => `var w${c} = exp2(${read('scores0', c)} * factor - lse[(row0 + other) / 4u + ${c}u] * ${LOG2_E});
+    if (p.causal != 0u) { w${c} = select(vec4f(), w${c}, other + ${4 * c}u + ${lanes} >= vec4u(t)); }
+    var kept${c} = vec4f(1.0);
+    ${dropped(`kept${c}`, (n) => `(row0 + other + ${4 * c + n}u) * p.T + t`)}
+    let g${c} = w${c} * (${read('scores1', c)} * kept${c} - delta[(row0 + other) / 4u + ${c}u]) * scale;
+    w${c} *= kept${c};`,
+      )
+      .join('\n    ')}
+    ${put('scores0', 'w')}
+    ${put('scores1', 'g')}
+    workgroupBarrier();
+    ${add('dv', 'scores0', 'dout', 'o_first', 'o_step')}
+    ${add('dk', 'scores1', 'qkv', 'q_first', 'step')}
+    workgroupBarrier();
+  }
+  ${store('dk', 'k_first * 8u')}
+  ${store('dv', 'v_first * 8u')}`,
+);
