@@ -97,9 +97,9 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     switchSeconds: 1e-8,
     dispatchSeconds: 6.6e-6,
     roundTripSeconds: 51e-6,
-    uploadBytesPerSecond: 54e9,
+    uploadBytesPerSecond: 60e9,
     downloadBytesPerSecond: 50e9,
-    hostCopyBytesPerSecond: 52e9,
+    hostCopyBytesPerSecond: 58e9,
   },
 };
 
