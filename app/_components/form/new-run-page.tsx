@@ -344,7 +344,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
   const vocabSize = corpus.data?.vocabSize ?? null;
   const adapter = valueAt(settled, 'adapter');
   const profile = planFor === 'h200' ? builtInProfiles.h200 : profileFor(adapter, devices);
-  const place = useMemo(() => roundedPlace(placeFor(adapter, devices)), [adapter, devices]);
+  const place = roundedPlace(placeFor(adapter, devices));
 
   const legal = useMemo(() => checkConfig(settled).problems.length === 0, [settled]);
   const planned = needsVocabulary && vocabSize !== null ? withValue(settled, 'model.vocabSize', vocabSize) : settled;
