@@ -10,8 +10,8 @@ import {
 } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import { type BlockShape, blockedVariant } from '../engine/ops/matmul/matmul-blocked.ts';
-import { panelVariant } from '../engine/ops/matmul/matmul-few-rows-panel.ts';
 import { spreadRowsVariant } from '../engine/ops/matmul/matmul-few-rows-spread.ts';
+import { streamVariant } from '../engine/ops/matmul/matmul-few-rows-stream.ts';
 import { storeWgsl } from '../engine/ops/matmul/matmul-store.ts';
 import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { floorMs } from './floor.ts';
@@ -61,15 +61,15 @@ const SPREAD: readonly (readonly [number, number, number, number])[] = [
   [4, 4, 9, 8],
 ];
 
-/** [row lanes, column lanes, rows, columns, depth, ahead, parts] */
-const PANEL: readonly (readonly [number, number, number, number, number, number, number])[] = [
-  [4, 2, 9, 4, 32, 2, 1],
-  [4, 4, 9, 4, 32, 2, 1],
-  [4, 4, 9, 8, 32, 2, 1],
-  [4, 8, 9, 4, 24, 1, 1],
-  [4, 8, 9, 4, 24, 2, 1],
-  [4, 4, 9, 8, 32, 2, 4],
-  [4, 8, 9, 4, 24, 2, 4],
+/** [row lanes, column lanes, column warps, rows, columns, turns, ahead, parts] */
+const STREAM: readonly (readonly [number, number, number, number, number, number, number, number])[] = [
+  [2, 4, 1, 9, 4, 3, 3, 1],
+  [4, 4, 1, 9, 4, 2, 4, 1],
+  [2, 8, 1, 18, 4, 2, 4, 1],
+  [2, 8, 1, 18, 4, 3, 3, 1],
+  [2, 8, 2, 18, 4, 4, 4, 1],
+  [2, 8, 1, 18, 4, 3, 3, 4],
+  [2, 8, 2, 18, 4, 4, 4, 8],
 ];
 
 interface Candidate extends TiledVariant {
@@ -83,21 +83,17 @@ function fewRowsCandidates(layout: 'nt' | 'nn', N: number): Candidate[] {
     const variant = spreadRowsVariant(layout, store, { rowLanes, columnLanes, rows, columns });
     return { ...variant, name: `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns}` };
   });
-  const panel = PANEL.map(([rowLanes, columnLanes, rows, columns, depth, ahead, parts]): Candidate => {
-    const variant = panelVariant(layout, store, {
-      rowLanes,
-      columnLanes,
-      rows,
-      columns,
-      depth,
-      ahead,
+  const stream = STREAM.map(([rowLanes, columnLanes, columnWarps, rows, columns, turns, ahead, parts]): Candidate => {
+    const shape = { threads: 256, rowLanes, columnLanes, columnWarps, rows, columns, turns, ahead, parts };
+    const variant = streamVariant(layout, store, shape);
+    return {
+      ...variant,
+      name: `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns} ahead ${ahead}`,
       parts,
-    });
-    const name = `${variant.name} ${rowLanes}x${columnLanes} of ${rows}x${columns} ahead ${ahead}`;
-    return { ...variant, name, parts };
+    };
   });
   // The second dispatch adds whole vec4s.
-  return [...spread, ...panel].filter(({ parts = 1 }) => parts === 1 || N % 4 === 0);
+  return [...spread, ...stream].filter(({ parts = 1 }) => parts === 1 || N % 4 === 0);
 }
 
 function candidates(layout: Layout, M: number, N: number, K: number): Candidate[] {

@@ -1,4 +1,5 @@
 import type { Params, TiledVariant } from '../kernel.ts';
+import { fewTermsVariant } from './matmul-few-terms.ts';
 import { columnSumWgsl, storeTile, storeWgsl } from './matmul-store.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
@@ -24,7 +25,7 @@ export interface BlockShape {
 const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, warps: true, wholeC: true };
 /** For results of few tiles: of half as many rows each, so that more multiprocessors have one. */
 const MEDIUM: BlockShape = { ...LARGE, M: 64, K: 32, rows: 4 };
-const FEW_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4 };
+const SOME_TERMS: BlockShape = { M: 64, N: 128, K: 36, rows: 8, columns: 4 };
 
 /** Sums of up to so many products are bound by the bytes of the result. */
 const FEW = 64;
@@ -46,8 +47,14 @@ export function blockedVariants(layout: MatmulLayout, bias: boolean, sums = fals
   const whole = [{ ...medium, fits: (params: Params) => isDeep(params) && medium.fits(params) }, large(LARGE)];
   if (layout === 'nt') return [...whole, large({ ...LARGE, wholeC: false })];
   if (layout === 'nn') return whole;
-  const few = blockedVariant(layout, bias, FEW_TERMS, sums);
-  return [...(sums ? [] : whole), { ...few, fits: (params) => params.K <= FEW && params.M >= 64 && few.fits(params) }];
+  const terms = fewTermsVariant(sums);
+  const few = blockedVariant(layout, bias, SOME_TERMS, sums);
+  const isTall = (params: Params) => params.M >= 64;
+  return [
+    ...(sums ? [] : whole),
+    { ...terms, fits: (params) => isTall(params) && terms.fits(params) },
+    { ...few, fits: (params) => params.K <= FEW && isTall(params) && few.fits(params) },
+  ];
 }
 
 /** Whether a result has few large tiles, about half as many as an H200 has multiprocessors, and each of them much to add. */

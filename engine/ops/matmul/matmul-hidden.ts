@@ -19,8 +19,8 @@ const withMask = ({ flops, bytes }: Cost, { M, N }: Params, perElement: number):
 });
 
 function tiled(layout: 'nt' | 'nn', store: string): TiledVariant {
-  const [wide, narrow, other] = fewRowsVariants(layout, false, store);
-  return { ...narrow, special: [wide, narrow, other] };
+  const special = fewRowsVariants(layout, false, store);
+  return { ...special[special.length - 1], special };
 }
 
 const droppedStore = `${dropoutWgsl}${storeThroughWgsl(`value += bias[p.biasOffset + n];

@@ -1,17 +1,17 @@
 import type { Kernel, ParamSpec, Params } from '../kernel.ts';
-import { WIDE_PANEL } from './matmul-few-rows.ts';
-import { panelVariant } from './matmul-few-rows-panel.ts';
+import { PARTS_SHAPE } from './matmul-few-rows.ts';
+import { streamVariant } from './matmul-few-rows-stream.ts';
 
 const u32 = (name: string): ParamSpec => ({ name, type: 'u32' });
 
 /** In how many parts the sum over k of a product is added. */
-export const PARTS = 4;
+export const PARTS = PARTS_SHAPE.parts;
 
 /** vec4s along k of a part, the last one perhaps fewer. */
 const share = (K: number) => Math.ceil(Math.ceil(K / 4) / PARTS);
 
 /**
- * The sums over a quarter of k each of C = A·B: parts[part, m, n]. `matmulAddParts` makes C of them. For products whose
+ * The sums over an eighth of k each of C = A·B: parts[part, m, n]. `matmulAddParts` makes C of them. For products whose
  * columns are too few to keep a large GPU busy, and whose sums are long.
  */
 export const matmulNNParts: Kernel = {
@@ -48,7 +48,7 @@ fn kernel(i: u32) {
   }
   c[i] = sum;
 }`,
-  tiled: panelVariant('nn', '', { ...WIDE_PANEL, parts: PARTS }),
+  tiled: streamVariant('nn', '', PARTS_SHAPE),
 };
 
 /** What a product does with its sums, done with those over parts: C = (accumulate ? C : 0) + Σ parts, then bias and relu. */

@@ -67,22 +67,19 @@ const fewRowsShapes: readonly Shape[] = [
 ];
 const largeShape: Shape = { name: 'large, strided, added', M: 132, N: 260, K: 68, accumulate: 1, padding: 4 };
 
-/** A kernel with the variant that no shape takes unless a tuner chooses it. */
-function withOther(kernel: Kernel): Kernel {
-  return { ...kernel, tiled: kernel.tiled?.special?.find(({ name }) => name === 'spread-36x32') };
-}
-
 export const cases: KernelCase[] = [
   ...[matmulNT, matmulNN, matmulTN, matmulNTBias, matmulNNBias].flatMap((kernel) =>
     shapes.map((shape) => matmulCase(kernel, shape)),
   ),
   // One kernel of each layout: those with and without a bias differ in what they store.
   ...[matmulNTBias, matmulNN].flatMap((kernel) => fewRowsShapes.map((shape) => matmulCase(kernel, shape))),
-  { ...matmulCase(matmulNTBias, fewRowsShapes[1]), kernel: withOther(matmulNTBias) },
+  matmulCase(matmulNTBias, { name: 'few rows, half as wide', M: 35, N: 1540, K: 140 }),
+  matmulCase(matmulNTBias, { name: 'few rows, very wide', M: 3, N: 8196, K: 36 }),
   ...[matmulNTBias, matmulNN, matmulTN].map((kernel) => matmulCase(kernel, largeShape)),
   matmulCase(matmulNN, { name: 'few tiles, many terms', M: 132, N: 132, K: 260 }),
   matmulCase(matmulNTBias, { name: 'large, rows of no whole quads, relu', M: 132, N: 131, K: 68, relu: 1 }),
   matmulCase(matmulTN, { name: 'few terms, strided, added', M: 76, N: 140, K: 35, accumulate: 1, padding: 4 }),
+  matmulCase(matmulTNSums, { name: 'few terms, two blocks a workgroup', M: 8516, N: 4, K: 5 }),
   matmulCase(matmulTN, { name: 'few terms, more than are staged at once', M: 64, N: 128, K: 47 }),
   ...[shapes[0], shapes[3], shapes[5], { name: 'few terms', M: 68, N: 132, K: 35, padding: 4 }].map((shape) =>
     matmulCase(matmulTNSums, shape),
