@@ -3,12 +3,14 @@
 usage: LOCAL_RANK=R python3 fabric-table-torch.py BASELINE
 Prints READY and the number of GPUs. Then reads a row a line, the port at which its ranks meet and the baseline's arguments, forks
 a process that runs the baseline as it is, waits for its end and prints DONE. This process never touches a GPU, so that between
-rows nothing of torch is on one. Ends with its input, and after a row that failed.
+rows nothing of torch is on one. Where a forked process cannot use the GPU a row starts Python anew. Ends with its input, and
+after a row that failed.
 """
 import ctypes
 import os
 import runpy
 import signal
+import subprocess
 import sys
 
 import lightning  # noqa: F401
@@ -35,23 +37,31 @@ def in_child(action):
 
 
 def ready():
-    print("READY", torch.cuda.device_count(), flush=True)
+    gpus = torch.cuda.device_count()
+    if gpus > 0:
+        torch.zeros(1, device="cuda")
+    print("READY", gpus, flush=True)
 
 
-def row(port, arguments):
-    os.environ["MASTER_PORT"] = port
+def row(arguments):
     sys.argv = [baseline, *arguments]
     runpy.run_path(baseline, run_name="__main__")
+
+
+def anew(*arguments):
+    return subprocess.call([sys.executable, *arguments], stdin=subprocess.DEVNULL)
 
 
 end_with_parent()
 baseline = sys.argv[1]
 # Asked in a child too: the count may open the driver, and what has it open cannot be forked.
-if in_child(ready) != 0:
+forks = in_child(ready) == 0
+if not forks and anew("-c", "import torch; print('READY', torch.cuda.device_count())") != 0:
     sys.exit(1)
 for line in iter(sys.stdin.readline, ""):
     port, *arguments = line.split()
-    code = in_child(lambda: row(port, arguments))
+    os.environ["MASTER_PORT"] = port
+    code = in_child(lambda: row(arguments)) if forks else anew(baseline, *arguments)
     if code != 0:
         print("a row ended with", code, file=sys.stderr)
         sys.exit(1)
