@@ -30,7 +30,7 @@ const SHAPES: readonly (readonly [Layout, number, number, number, Stored])[] = [
 ];
 const RUNS = 12;
 /** How long the device is kept busy before each variant is timed: its clock falls while the next one is compiled and checked. */
-const WARM_MS = 250;
+const WARM_MS = 1000;
 
 /**
  * Products of halves on tensor cores: each variant that could run and, marked, the one that the engine takes, checked on
