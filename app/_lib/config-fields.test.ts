@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ExperimentConfig } from '../../engine/config.ts';
 import { defaultDraft, flatten, problemsOf, valueAt, withChange, withKind, withValue } from './config-draft.ts';
-import { belongsTo, comparableStrategies, FIELD_GROUPS } from './config-fields.ts';
+import { belongsTo, FIELD_GROUPS } from './config-fields.ts';
 
 const all = FIELD_GROUPS.flatMap(({ fields }) => fields);
 
@@ -45,23 +45,5 @@ describe('the fields of the form', () => {
     // Ranks that form none: the field says so in its place.
     const odd = withChange(withValue(start, 'devices', 3), 'strategy.shardingStrategy', 'HYBRID_SHARD');
     expect(problemsOf(odd).map(({ path }) => path)).toEqual(['strategy.deviceMesh']);
-  });
-
-  it('compare DDP with FULL_SHARD at least, and every strategy that the ranks can form is legal', () => {
-    for (const devices of [1, 2, 3, 4, 6, 8])
-      for (const shardingStrategy of ['FULL_SHARD', 'HYBRID_SHARD']) {
-        const draft = withChange(
-          withValue(defaultDraft(), 'devices', devices),
-          'strategy.shardingStrategy',
-          shardingStrategy,
-        );
-        if (problemsOf(draft).length) continue;
-        for (const { strategy } of comparableStrategies(draft))
-          expect(problemsOf({ ...draft, strategy }), JSON.stringify({ devices, strategy })).toEqual([]);
-      }
-
-    const labels = comparableStrategies(defaultDraft()).map(({ label }) => label);
-    expect(labels).toContain('DDP');
-    expect(labels).toContain('FULL_SHARD');
   });
 });

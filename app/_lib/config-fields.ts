@@ -1,4 +1,3 @@
-import { legalMeshes } from '../../engine/config.ts';
 import type { Draft } from './config-draft.ts';
 
 /** One value that a field can take, and how it is said. `null` is a value too. */
@@ -529,30 +528,4 @@ export function belongsTo(field: Field, draft: Draft): boolean {
       return key === 'shardingStrategy' ? String(at).startsWith('HYBRID') : key === 'path' || (at ?? null) !== null;
     }),
   );
-}
-
-/** The sharding strategies that the planner can price beside the one chosen, as configs' strategy sections. */
-export function comparableStrategies(draft: Draft): { label: string; strategy: unknown }[] {
-  const current = (draft.strategy ?? {}) as Record<string, unknown>;
-  // Without a wrap policy of its own FSDP takes the model's blocks.
-  const asFsdp = current.kind === 'fsdp' ? current : { kind: 'fsdp' };
-  const asDdp = current.kind === 'ddp' ? current : { kind: 'ddp' };
-  const inOneRow = { ...asFsdp, deviceMesh: null, linkGBps: null, cpuOffload: false };
-  const [mesh] = legalMeshes(Number(draft.devices));
-  const isHybrid = String(current.shardingStrategy).startsWith('HYBRID');
-  const hybrids = isHybrid ? current : mesh ? { ...asFsdp, deviceMesh: mesh, cpuOffload: false } : null;
-  return [
-    { label: 'DDP', strategy: asDdp },
-    ...['NO_SHARD', 'SHARD_GRAD_OP', 'FULL_SHARD'].map((shardingStrategy) => ({
-      label: shardingStrategy,
-      strategy: { ...inOneRow, shardingStrategy },
-    })),
-    ...(hybrids
-      ? ['HYBRID_SHARD_ZERO2', 'HYBRID_SHARD'].map((shardingStrategy) => ({
-          label: shardingStrategy,
-          strategy: { ...hybrids, shardingStrategy },
-        }))
-      : []),
-    { label: 'CPU offload', strategy: { ...inOneRow, shardingStrategy: 'FULL_SHARD', cpuOffload: true } },
-  ];
 }

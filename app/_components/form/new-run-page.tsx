@@ -21,10 +21,11 @@ import {
   withoutDefaults,
   withValue,
 } from '../../_lib/config-draft.ts';
-import { belongsTo, comparableStrategies, FIELD_GROUPS, type FieldGroup } from '../../_lib/config-fields.ts';
+import { belongsTo, FIELD_GROUPS, type FieldGroup } from '../../_lib/config-fields.ts';
 import type { Place } from '../../_lib/fit-here.ts';
 import { formatBytes, formatCount } from '../../_lib/format.ts';
 import { PRESETS, type Preset } from '../../_lib/presets.ts';
+import { comparableStrategies } from '../../_lib/priced-strategies.ts';
 import { simulatedLinkNote } from '../../_lib/simulated-link.ts';
 import { usePredictions } from '../../_lib/use-predictions.ts';
 import { ChartNote } from '../charts/chart-note.tsx';
@@ -353,7 +354,7 @@ function usePlannedDraft(draft: Draft, devices: Devices | undefined, planFor: 'a
   // A budget that is too small is the panel's to say: the plan itself is wanted anyway.
   const config = withValue(planned, 'memoryBudgetMiB', null);
   const strategies = comparableStrategies(settled).map(({ label, strategy }) => {
-    const current = same(toDraft({ strategy }).strategy, settled.strategy);
+    const current = same(strategy, settled.strategy);
     return { key: current ? 'current' : `as ${label}`, label, current, strategy };
   });
   const jobs =
