@@ -207,9 +207,14 @@ test('over its budget, a run is offered the strategies that fit, the quickest fi
   expect(offers[0]).toContain('at the least time');
   expect(offers[0]).not.toContain('CPU offload');
   expect(offers[2]).toContain('CPU offload');
+  // It would fail before its first step: it cannot be started so, and that it would fit this machine is not said.
+  const start = page.getByRole('button', { name: 'Start run' });
+  await expect(start).toBeDisabled();
+  await expect(page.getByTestId('here-verdict')).toHaveCount(0);
   const over = await peak(page);
   await verdict.getByRole('button', { name: /^Use / }).first().click();
   await expect(verdict).toContainText('Fits the budget');
+  await expect(start).toBeEnabled();
   expect(await peak(page)).toBeLessThan(over);
   await expect(field(page, 'strategy.kind').getByRole('radio', { name: 'FSDP' })).toBeChecked();
 });

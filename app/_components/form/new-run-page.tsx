@@ -85,11 +85,17 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
     FIELD_GROUPS.flatMap(({ fields }) => fields.filter((f) => belongsTo(f, draft)).map(({ path }) => path)),
   );
   const elsewhere = [...problems].filter(([path]) => !shownPaths.has(path));
-  const ready = !problems.size && !yamlProblem;
   const asked = prediction.predictions.outcomes.get('here');
   const here = asked && 'here' in asked ? asked.here : null;
   const unfit = here !== null && (here.lacks !== null || here.refused !== null);
   const peak = prediction.predictions.outcomes.get('current')?.plan?.peakBytes;
+  const { budgetMiB, waitingFor } = prediction.panel;
+  const isOver = budgetMiB !== null && peak !== undefined && peak > budgetMiB * 2 ** 20;
+  // The run itself refuses what its own adapter's plan has over the budget. Another adapter's plan, or one of a draft that
+  // has changed since, says nothing of it.
+  const isRefused = isOver && planFor === 'adapter' && waitingFor === null && !prediction.predictions.pending;
+  const ready = !problems.size && !yamlProblem && !isRefused;
+  const notReady = toFix(problems.size) || (isRefused ? OVER_BUDGET : '');
 
   return (
     <form
@@ -103,7 +109,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
         <h1 className="text-lg font-semibold tracking-tight">{from ? `New run, from ${from}` : 'New run'}</h1>
         <div className="ml-auto flex items-center gap-2">
           <span role="status" className="text-bad max-lg:hidden">
-            {toFix(problems.size)}
+            {notReady}
           </span>
           <Segmented
             label="Edit as"
@@ -211,6 +217,7 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
                     ranks={Number(valueAt(draft, 'devices'))}
                     steps={Number(valueAt(draft, 'trainer.steps'))}
                     isElsewhere={planFor === 'h200'}
+                    isOverBudget={isOver}
                     onUse={(changes) => {
                       change(Object.entries(changes).reduce<Draft>((at, [path, to]) => withValue(at, path, to), draft));
                       setPlanFor('adapter');
@@ -225,9 +232,9 @@ export function NewRunPage({ initial, from }: { initial: unknown; from: string |
       <div className="fixed inset-x-0 bottom-0 z-20 flex items-center gap-3 border-t border-line bg-panel/95 px-4 py-2.5 backdrop-blur lg:hidden">
         <a href="#prediction" className="min-w-0 flex-1 truncate py-1">
           <span className="font-semibold">{peak === undefined ? '…' : formatBytes(peak)}</span>
-          <span className={unfit ? 'text-bad' : 'text-muted'}>
+          <span className={unfit || notReady ? 'text-bad' : 'text-muted'}>
             {' '}
-            {toFix(problems.size) || (unfit ? 'does not fit here' : 'a rank, predicted')}
+            {notReady || (unfit ? 'does not fit here' : 'a rank, predicted')}
           </span>
         </a>
         <Button type="submit" look="primary" disabled={!ready || create.isPending}>
@@ -323,6 +330,9 @@ function hintsOf(draft: Draft, devices: Devices | undefined): ReadonlyMap<string
   if (unserved) hints.set('adapter', unserved);
   return hints;
 }
+
+/** Why a run cannot be started that the panel says would fail. */
+const OVER_BUDGET = 'over its memory budget';
 
 const toFix = (count: number) => (count ? `${count} ${count === 1 ? 'field' : 'fields'} to fix` : '');
 

@@ -15,10 +15,13 @@ export function HereVerdictView(props: {
   steps: number;
   /** Whether the rest of the panel is for another adapter than that. */
   isElsewhere: boolean;
+  /** Whether its own memory budget refuses it: then that it would fit says nothing. */
+  isOverBudget: boolean;
   onUse: (changes: FittingHere['changes']) => void;
 }) {
   const { lacks, refused, needs, ways, estimateMs } = props.verdict;
   const bad = lacks !== null || refused !== null;
+  if (!bad && props.isOverBudget) return null;
   const slow = !bad && estimateMs !== null && estimateMs > SLOW_MS;
   const looks = bad ? 'bg-bad-soft' : slow ? 'bg-warn-soft' : 'bg-sunken';
   const ink = bad ? 'text-bad' : slow ? 'text-warn' : 'text-good';

@@ -226,8 +226,8 @@ function Verdict(props: {
         </ul>
       ) : (
         <p className="mt-2 text-muted">
-          It would fail before its first step. Shard it over more ranks, make batch or model smaller, or raise the
-          budget.
+          No strategy and no batch size that was tried fits, and the run would fail before its first step. Shard it over
+          more ranks, make the model smaller, or raise the budget.
         </p>
       )}
     </div>
