@@ -64,15 +64,15 @@ export function compareOptimizerState(
 }
 
 /**
- * Throws one 'bad-data' that lists everything missing, unexpected and of another shape. Not strict, names may be missing or
+ * Throws one 'bad-data' that counts, and names the first of, all that is of another shape, missing and unexpected. Not strict, names may be missing or
  * unexpected (the caller lists them and initialises what is missing); another shape is refused even then.
  */
 export function refuseDifferences(file: string, comparison: NameComparison, strict: boolean): void {
   const { missing, unexpected, wrongShapes, missingState } = comparison;
   const shapes = wrongShapes.map(({ name, expected, found }) => `${name} is [${found}] and should be [${expected}]`);
   const parts = [
-    ...(strict ? [list('missing', missing), list('unexpected', unexpected), list('without state', missingState)] : []),
     list('of another shape', shapes),
+    ...(strict ? [list('missing', missing), list('unexpected', unexpected), list('without state', missingState)] : []),
   ].filter((part) => part !== '');
   if (parts.length === 0) return;
   const hint = strict && wrongShapes.length === 0 ? ' Set checkpoint.strict to false to load what fits.' : '';
@@ -82,7 +82,7 @@ export function refuseDifferences(file: string, comparison: NameComparison, stri
   });
 }
 
-const SHOWN = 20;
+const SHOWN = 3;
 
 function list(what: string, items: readonly string[]): string {
   const more = items.length > SHOWN ? `, and ${items.length - SHOWN} more` : '';

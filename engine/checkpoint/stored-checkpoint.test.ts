@@ -339,16 +339,18 @@ describe('names compared', () => {
     { name: 'e', shape: [2], tiedTo: 'a' },
   ];
 
-  test('9.52: missing, unexpected and wrong shapes are all listed; not strict forgives the first two', async () => {
+  test('9.52: wrong shapes, then missing and unexpected, are counted and three of each named; not strict forgives the first two', async () => {
     const comparison = compareNames(await written({ model: MODEL() }), expected);
     expect(comparison).toMatchObject({ missing: ['d'], unexpected: ['b'] });
     expect(comparison.wrongShapes).toEqual([{ name: 'c', expected: [2], found: [3] }]);
     expect(() => refuseDifferences('x.ckpt', comparison, true)).toThrow(
-      /1 missing \(d\); 1 unexpected \(b\); 1 of another shape \(c is \[3\] and should be \[2\]\)/,
+      /^x\.ckpt does not fit this run: 1 of another shape \(c is \[3\] and should be \[2\]\); 1 missing \(d\); 1 unexpected \(b\)\.$/,
     );
     expect(() => refuseDifferences('x.ckpt', comparison, false)).toThrow(
       /^x\.ckpt does not fit this run: 1 of another/,
     );
+    const many = { ...comparison, wrongShapes: [], missing: ['a', 'b', 'c', 'd', 'e'] };
+    expect(() => refuseDifferences('x.ckpt', many, true)).toThrow(/run: 5 missing \(a, b, c, and 2 more\);/);
     expect(() => refuseDifferences('x.ckpt', { ...comparison, wrongShapes: [] }, false)).not.toThrow();
     expect(() => refuseDifferences('x.ckpt', { ...comparison, wrongShapes: [] }, true)).toThrow(/checkpoint\.strict/);
   });

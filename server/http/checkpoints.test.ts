@@ -163,11 +163,19 @@ describe('a run that trains', () => {
     expect(resumed.checkpoints.map((c) => c.step)).toEqual([last + 2]);
   }, 60_000);
 
-  it('resume: latest without any is refused by what it lacks', async () => {
-    const { id } = await test.api.create({ ...config, name: 'alone', checkpoint: { resume: 'latest' } });
-    expect((await test.api.until(id, 'failed')).error?.message).toMatch(
-      /no whole checkpoint of an earlier run called alone/,
-    );
+  it('resume: latest without any is refused at its field, unless a run of that name before it is not over', async () => {
+    const latest = { ...config, name: 'alone', checkpoint: { resume: 'latest' } };
+    const says = /^latest finds no whole checkpoint of an earlier run called alone\. Name one by its path, or leave/;
+    expect(await test.api.post('/runs', { config: latest })).toMatchObject({
+      status: 400,
+      body: { error: { problems: [{ path: 'checkpoint.resume', message: expect.stringMatching(says) }] } },
+    });
+    const first = await test.api.create({ ...config, name: 'alone', trainer: { steps: 400 } });
+    const next = await test.api.create(latest);
+    for (const { id } of [next, first]) {
+      await test.api.post(`/runs/${id}/stop`);
+      await test.api.until(id, 'stopped');
+    }
   });
 });
 

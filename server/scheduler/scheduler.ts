@@ -94,9 +94,13 @@ export class Scheduler {
     }
   }
 
-  /** Queues a run. `config` is whole, its paths relative to the data folder and looked at by the caller. */
+  /**
+   * Queues a run. `config` is whole, its paths relative to the data folder and looked at by the caller. Throws
+   * `invalid-config` for `resume: latest` where no earlier run of its name has a checkpoint or may still make one.
+   */
   async submit(config: ExperimentConfig, group: string | null): Promise<RunRow> {
     const id = newRunId();
+    await this.#refuseNoLatest(config, id);
     const runFolder = join(this.#options.folder.runs, id);
     let row: RunRow;
     try {
@@ -249,12 +253,24 @@ export class Scheduler {
     onNews(row.id, row.lastSeq);
   }
 
-  /** `latest`: of the newest earlier run of the same name that has one. */
-  async #withLatest(row: RunRow, config: ExperimentConfig): Promise<ExperimentConfig> {
-    const { store, folder } = this.#options;
-    const earlier = config.checkpoint.resume === LATEST ? await store.earlierRuns(row.name, row.id) : [];
-    const folders = earlier.map(({ id }) => join(folder.runs, id));
-    return withLatestCheckpoint(config, folders, `of an earlier run called ${row.name}`);
+  /** `latest`: of the newest of the earlier runs of the same name that has one. */
+  async #withLatest(config: ExperimentConfig, earlier: readonly RunRow[]): Promise<ExperimentConfig> {
+    const folders = earlier.map(({ id }) => join(this.#options.folder.runs, id));
+    return withLatestCheckpoint(config, folders, `of an earlier run called ${config.name}`);
+  }
+
+  /** A run before it that is not over may still make the checkpoint. */
+  async #refuseNoLatest(config: ExperimentConfig, id: string): Promise<void> {
+    if (config.checkpoint.resume !== LATEST) return;
+    const earlier = await this.#options.store.earlierRuns(config.name, id);
+    if (earlier.some(({ state }) => !isFinal(state as RunState))) return;
+    try {
+      await this.#withLatest(config, earlier);
+    } catch (error) {
+      if (!(error instanceof StudioError && error.code === 'not-found')) throw error;
+      const problem = { path: 'checkpoint.resume', message: error.message.replace(/^checkpoint\.resume: /, '') };
+      throw new StudioError('invalid-config', error.message, { problems: [{ ...problem, code: 'invalid-config' }] });
+    }
   }
 
   async #begin(row: RunRow, written: ExperimentConfig, placement: Placement): Promise<void> {
@@ -263,7 +279,8 @@ export class Scheduler {
     let config: ExperimentConfig;
     let latest: string | null = null;
     try {
-      const found = await this.#withLatest(row, written);
+      const earlier = written.checkpoint.resume === LATEST ? await store.earlierRuns(row.name, id) : [];
+      const found = await this.#withLatest(written, earlier);
       if (found !== written) latest = relative(folder.root, found.checkpoint.resume ?? '');
       config = withAbsolutePaths(found, (path) => resolve(folder.root, path));
     } catch (error) {
