@@ -1,4 +1,5 @@
-import { legalMeshes } from '../../engine/config.ts';
+import { legalMeshes, type StrategyConfig } from '../../engine/config.ts';
+import { strategyWords } from '../../engine/strategy-words.ts';
 import { type Draft, valueAt, withChange, withKind, withValue } from './config-draft.ts';
 
 /** A strategy that the planner can price beside the one chosen. */
@@ -25,12 +26,5 @@ export function comparableStrategies(draft: Draft): ComparableStrategy[] {
     ...names.map(sharded),
     withValue(sharded('FULL_SHARD'), 'strategy.cpuOffload', !offloads),
   ];
-  return drafts.map(({ strategy }) => ({ label: strategyWords(strategy), strategy }));
-}
-
-/** A config's strategy in short, as pages name it: FULL_SHARD, with what it keeps on the host. */
-export function strategyWords(strategy: unknown): string {
-  if (valueAt(strategy, 'kind') !== 'fsdp') return 'DDP';
-  const name = String(valueAt(strategy, 'shardingStrategy'));
-  return valueAt(strategy, 'cpuOffload') === true ? `${name}, CPU offload` : name;
+  return drafts.map(({ strategy }) => ({ label: strategyWords(strategy as StrategyConfig), strategy }));
 }

@@ -1,5 +1,6 @@
 import { ExperimentConfig } from '../../engine/config.ts';
 import { StudioError } from '../../engine/errors.ts';
+import { fullStrategyWords } from '../../engine/strategy-words.ts';
 import type { BytesByCategory, RunEvent, WireNumber } from '../../engine/trainer/events.ts';
 import type { Run, RunState, RunSummary } from '../contract.ts';
 import type { StudioDb } from '../db/client.ts';
@@ -178,7 +179,7 @@ export function toSummary(row: RunRow): RunSummary {
     startedAt: row.startedAt?.toISOString() ?? null,
     endedAt: row.endedAt?.toISOString() ?? null,
     group: row.group,
-    strategy: config.strategy.kind === 'ddp' ? 'DDP' : config.strategy.shardingStrategy,
+    strategy: fullStrategyWords(config.strategy),
     devices: config.devices,
     adapter: adapters ? [...new Set(adapters.map(({ name }) => name))].join(', ') : config.adapter,
     steps: config.trainer.steps,

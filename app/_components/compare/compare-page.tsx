@@ -145,7 +145,7 @@ function Compared(props: {
             format={formatMs}
           />
         </div>
-        <LiveByCategory runs={runs} labels={labels} colourOf={colourOf} />
+        <LiveByCategory runs={runs} labels={labels} followed={followed} colourOf={colourOf} />
         <Differences comparison={comparison} colourOf={colourOf} />
       </div>
     </ChartNote>
@@ -296,14 +296,20 @@ const STAYS = 'sticky left-0 bg-panel pr-2';
 function LiveByCategory({
   runs,
   labels,
+  followed,
   colourOf,
 }: {
   runs: readonly ComparedRun[];
   labels: readonly string[];
+  followed: readonly FollowedRun[];
   colourOf: (id: string) => string;
 }) {
   const most = Math.max(0, ...runs.map(({ peakBytes, liveBytes }) => Math.max(peakBytes ?? 0, liveBytes ?? 0)));
   const whyMore = fullShardNote(runs);
+  const hostBytes = runs.map(({ run }) => {
+    const ranks = followed.find(({ id }) => id === run.id)?.follower.log.ranks;
+    return ranks?.size ? Math.max(...[...ranks.values()].map((rank) => rank.hostBytes)) : null;
+  });
   return (
     <section className="panel p-4 sm:p-5" aria-label="Live memory by category">
       <h2 className="font-semibold">
@@ -375,6 +381,25 @@ function LiveByCategory({
                 ))}
               </tr>
             ))}
+            {hostBytes.some((bytes) => bytes) ? (
+              <tr
+                className="border-t border-line"
+                title="Of a rank, beside its device memory: what ranks exchange through, and under CPU offload the parameters, gradients and optimizer state that rest there"
+              >
+                <th scope="row" className={`${STAYS} py-0.5 text-left font-normal`}>
+                  host memory
+                </th>
+                {runs.map(({ run }, i) => (
+                  <td
+                    key={run.id}
+                    className="py-0.5 pl-3 text-right whitespace-nowrap"
+                    title={hostBytes[i] === null ? undefined : formatExactBytes(hostBytes[i])}
+                  >
+                    {formatBytes(hostBytes[i])}
+                  </td>
+                ))}
+              </tr>
+            ) : null}
           </tbody>
         </table>
       </ScrollRegion>

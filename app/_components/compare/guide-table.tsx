@@ -57,7 +57,7 @@ export function GuideTable({ runs, colourOf }: { runs: readonly ComparedRun[]; c
                 <th scope="row" className={`${cell} col-span-2 text-left font-medium md:pl-4`}>
                   <span className="flex items-center gap-2">
                     <Dot colour={colourOf(run.id)} />
-                    <span className="font-mono text-xs">{run.strategy}</span>
+                    <span className="font-mono text-xs whitespace-normal">{run.strategy}</span>
                     <span className="font-normal text-faint">× {run.devices}</span>
                   </span>
                 </th>
