@@ -20,12 +20,23 @@ export function withoutEnding(name: string): string {
   return name.slice(0, name.length - ending.length);
 }
 
-/** A stem as it may stand in a folder of ours: letters, digits and `._-`, at most 60, hidden from nobody. */
+/** Most of a stem. With a number, an ending and the suffix of a list of digests it fits into the name field of a tar. */
+const STEM_CHARACTERS = 60;
+const STEM_BYTES = 80;
+
+/**
+ * A stem as it may stand in a folder of ours: letters, digits and `._-`, at most 60 of them and 80 bytes in UTF-8, hidden from
+ * nobody.
+ */
 export function safeStem(text: string, fallback: string): string {
-  const stem = text
-    .replaceAll(/[^\p{L}\p{N}._-]+/gu, '-')
-    .replace(/^[.-]+/, '')
-    .slice(0, 60);
+  const clean = text.replaceAll(/[^\p{L}\p{N}._-]+/gu, '-').replace(/^[.-]+/, '');
+  // Whole characters: half of one is no text, and a disk keeps another name than it was given.
+  let stem = '';
+  let characters = 0;
+  for (const character of clean) {
+    if (++characters > STEM_CHARACTERS || Buffer.byteLength(stem + character) > STEM_BYTES) break;
+    stem += character;
+  }
   return stem || fallback;
 }
 

@@ -2,8 +2,10 @@ import { stat } from 'node:fs/promises';
 import { checkConfig, type ExperimentConfig } from '../../../engine/config.ts';
 import { StudioError } from '../../../engine/errors.ts';
 import { plainFiles } from '../../../engine/node/checkpoint-path.ts';
+import { naming } from '../../../engine/node/file-bytes.ts';
 import { inspectCheckpoint } from '../../../engine/node/inspect-checkpoint.ts';
 import type { BroughtCheckpoints } from '../../checkpoints/brought-checkpoints.ts';
+import { safeStem } from '../../checkpoints/checkpoint-names.ts';
 import type { CheckpointKind } from '../../contract.ts';
 import { confine, isInside, quote } from '../../data-folder.ts';
 import { withAbsolutePaths } from '../../runs/config-paths.ts';
@@ -32,13 +34,23 @@ export interface CheckpointPlace {
   readonly address: string;
   /** Throws `not-found`, `forbidden`, and `bad-file` for a folder with a link in it. */
   find(params: ApiRequest['params']): Promise<FoundCheckpoint>;
+  /** Its path alone, also of one that cannot be opened: which of its files is damaged can still be asked. */
+  locate(params: ApiRequest['params']): Promise<string>;
 }
 
 /** Those of a run, and those that were brought. */
 export function checkpointPlaces(services: Services, brought: BroughtCheckpoints): CheckpointPlace[] {
   return [
-    { address: '/runs/:id/checkpoints/:name', find: ({ id, name }) => findOfRun(services, id, name) },
-    { address: '/checkpoints/:name', find: ({ name }) => findBrought(services, brought, name) },
+    {
+      address: '/runs/:id/checkpoints/:name',
+      find: ({ id, name }) => findOfRun(services, id, name),
+      locate: async ({ id, name }) => (await findOfRun(services, id, name)).path,
+    },
+    {
+      address: '/checkpoints/:name',
+      find: ({ name }) => findBrought(services, brought, name),
+      locate: async ({ name }) => confineCheckpoint(services.folder.root, 'uploads', (await brought.get(name)).name),
+    },
   ];
 }
 
@@ -49,7 +61,6 @@ async function findOfRun({ store, folder }: Services, id: string, wanted: string
   const { runId, name, step, sha256 } = row;
   const path = await confineCheckpoint(folder.root, `runs/${runId}/checkpoints`, name);
   const run = await store.get(runId);
-  const stem = run.name.replaceAll(/[^\p{L}\p{N}._-]+/gu, '-').slice(0, 60);
   const config = withAbsolutePaths(configOf(run), (inside) => `${folder.root}/${inside}`);
   return {
     name,
@@ -57,7 +68,7 @@ async function findOfRun({ store, folder }: Services, id: string, wanted: string
     kind: row.format as CheckpointKind,
     step,
     sha256,
-    saved: `${stem}-${name}`,
+    saved: `${safeStem(run.name, 'run')}-${name}`,
     origin: async () => ({ config, params: Number(run.params ?? 0) }),
   };
 }
@@ -89,7 +100,7 @@ async function confineCheckpoint(root: string, place: string, name: string): Pro
   const path = await confine(root, `${place}/${name}`);
   if (!isInside(`${root}/${place}`, path))
     throw new StudioError('forbidden', `The checkpoint ${quote(name)} leaves its folder.`);
-  if ((await stat(path)).isDirectory()) await plainFiles(path);
+  if ((await naming(path, () => stat(path))).isDirectory()) await plainFiles(path);
   return path;
 }
 
