@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { elementCount } from '../checkpoint/dtype.ts';
-import { isStoredTensor, type StoredCheckpointTensor, samplesOf } from '../checkpoint/stored-checkpoint.ts';
+import { isStoredTensor, type StoredCheckpointTensor, samplesOf, scalerOf } from '../checkpoint/stored-checkpoint.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { expected } from './fixtures/reference-run.ts';
 import { type TrainedRun, trainRun } from './fixtures/train-run.ts';
@@ -82,6 +82,52 @@ describe('at the same world size, on the interpreter: a run that was interrupted
           [3, 4, 5],
         );
       });
+});
+
+describe('what changes from step to step goes on from where it was, bit for bit', () => {
+  it('a learning-rate schedule, resumed in its warm-up and in its cosine, with accumulation and clipping', async () => {
+    const config = {
+      model: small,
+      data: text,
+      devices: 2,
+      strategy: fsdp(),
+      lrSchedule: { kind: 'cosine', warmupSteps: 3, minLr: 1e-5 },
+      trainer: { steps: 6, accumulateGradBatches: 2, gradientClipVal: 0.5 },
+      checkpoint: { every: 2, atEnd: false },
+    };
+    const whole = await trainRun(join(folder, 'whole'), config);
+    // The clipping is at work.
+    expect(Math.min(...whole.norms.values())).toBeGreaterThan(0.5);
+    for (const [i, steps] of [
+      [2, 3, 4, 5],
+      [4, 5],
+    ].entries()) {
+      const checkpoint = { resume: whole.checkpoints[i], atEnd: false };
+      expectSame(await trainRun(join(folder, `rest-${i}`), { ...config, checkpoint }), whole, steps);
+    }
+  });
+
+  it.each(['full', 'sharded'])('a loss scale that overflows have lowered, from a %s checkpoint', async (format) => {
+    const config = {
+      model: { ...small, dropout: 0 },
+      data: text,
+      devices: 2,
+      strategy: fsdp(),
+      precision: '16-mixed',
+      optimizer: { kind: 'adam', lr: 0.3 },
+      trainer: { steps: 8 },
+    };
+    const whole = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { every: 5, format } });
+    const { checkpoint: saved, close } = await openCheckpointPath(whole.checkpoints[0]);
+    // Step 3 overflows, step 4 does not.
+    expect(scalerOf(saved)).toEqual({ scale: 32_768, goodSteps: 1 });
+    await close();
+    const checkpoint = { resume: whole.checkpoints[0], format };
+    const rest = await trainRun(join(folder, 'rest'), { ...config, checkpoint });
+    expectSame(rest, whole, [5, 6, 7]);
+    // The scale and its count of good steps at the end are among the keys.
+    expect(await contentsOf(rest.checkpoints[0])).toEqual(await contentsOf(whole.checkpoints[1]));
+  });
 });
 
 describe('under other settings', () => {
