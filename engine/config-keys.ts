@@ -20,7 +20,7 @@ interface Key {
  */
 export function unknownKey(schema: Schema, path: readonly PropertyKey[], section: unknown, key: string): string {
   const place = path.filter((part) => typeof part === 'string').join('.');
-  const all = keysOf(schema, '', null);
+  const all = allKeys(schema);
   const isHere = ({ path: at }: Key) => at === (place ? `${place}.` : '') + at.split('.').at(-1);
   const kind = (section as { kind?: unknown } | null)?.kind;
   const here = all.filter((each) => isHere(each) && (each.kind === null || each.kind === kind));
@@ -45,6 +45,15 @@ function initials(key: string): string {
     .split(/[-_]|(?=[A-Z])/)
     .map((word) => word.slice(0, 1).toLowerCase())
     .join('');
+}
+
+const known = new WeakMap<Schema, readonly Key[]>();
+
+/** All keys of a schema, walked once: a config may have many keys that are unknown. */
+function allKeys(schema: Schema): readonly Key[] {
+  const keys = known.get(schema) ?? keysOf(schema, '', null);
+  known.set(schema, keys);
+  return keys;
 }
 
 /** All keys of a schema, below a dotted path. */

@@ -107,3 +107,10 @@ describe('a name', () => {
     expect(problems({ name: 'Größe 7 → 漢字 🙂' })).toEqual([]);
   });
 });
+
+it('of many keys that a section has not, twenty are told, and how many more', () => {
+  const unknown = Object.fromEntries(Array.from({ length: 20_000 }, (_, i) => [`k${i}`, 1]));
+  const told = problems(unknown).filter(({ message }) => message.startsWith('unknown key'));
+  expect(told).toHaveLength(20);
+  expect(told.at(-1)!.message).toMatch(/; and 19980 more$/);
+});

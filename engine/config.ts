@@ -272,6 +272,9 @@ function withBlockClasses(input: unknown): unknown {
 
 type SchemaIssue = z.core.$ZodIssue;
 
+/** Of so many keys that a section has not each is told; of the others only how many they are. */
+const UNKNOWN_KEYS_NAMED = 20;
+
 function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = []): ConfigProblem[] {
   const path = [...prefix, ...issue.path];
   const at = (message: string, extra?: string): ConfigProblem => ({
@@ -280,7 +283,11 @@ function schemaProblems(issue: SchemaIssue, prefix: readonly PropertyKey[] = [])
     code: 'invalid-config',
   });
   if (issue.code === 'unrecognized_keys')
-    return issue.keys.map((key) => at(unknownKey(ExperimentConfig, path, issue.input, key), key));
+    return issue.keys.slice(0, UNKNOWN_KEYS_NAMED).map((key, i) => {
+      const more = issue.keys.length - UNKNOWN_KEYS_NAMED;
+      const rest = more > 0 && i === UNKNOWN_KEYS_NAMED - 1 ? `; and ${more} more` : '';
+      return at(unknownKey(ExperimentConfig, path, issue.input, key) + rest, key);
+    });
   if (issue.code === 'invalid_union') {
     if ('note' in issue && issue.note === 'No matching discriminator') return [at(kindMessage(path, issue.input))];
     const closest = [...issue.errors].sort((a, b) => a.length - b.length)[0];

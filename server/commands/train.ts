@@ -7,6 +7,7 @@ import { naming } from '../../engine/node/file-bytes.ts';
 import { listTraces, machineClockMs, readTraces } from '../../engine/node/trace-files.ts';
 import { chromeTrace } from '../../engine/trainer/chrome-trace.ts';
 import type { RunEvent } from '../../engine/trainer/events.ts';
+import { pathsOf } from '../runs/config-paths.ts';
 import { INTERPRETER, placeRun } from '../scheduler/slots.ts';
 import { launchRun } from '../workers/supervisor.ts';
 import { readArguments } from './arguments.ts';
@@ -43,7 +44,8 @@ export async function train(args: string[]): Promise<number> {
   const adapters = config.adapter === INTERPRETER ? [] : await discoverAdapters();
   const { adapterIds } = placeRun(config, adapters);
   checkTraceStep(traceStep, config);
-  await checkWrittenFiles(writtenFiles(values), values.out === undefined ? null : resolve(values.out));
+  const read = [['the config', positionals[0]] as const, ...pathsOf(config)].map(([name, file]) => ({ name, file }));
+  await checkWrittenFiles(writtenFiles(values), read, values.out === undefined ? null : resolve(values.out));
   const runFolder = await makeRunFolder(dataFolder, config.name, values.out);
   const lock = await lockRunFolder(runFolder);
   try {

@@ -1,8 +1,8 @@
-import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { checkWrittenFiles } from './written-file.ts';
+import { checkWrittenFiles, type ReadFile } from './written-file.ts';
 
 let folder: string;
 beforeEach(async () => {
@@ -12,9 +12,10 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
-const check = (files: Record<string, string>, made: string | null = null, replaces = true) =>
+const check = (files: Record<string, string>, made: string | null = null, replaces = true, read: ReadFile[] = []) =>
   checkWrittenFiles(
     Object.entries(files).map(([option, file]) => ({ option, file, replaces })),
+    read,
     made,
   );
 
@@ -43,4 +44,21 @@ it('refuses a file that would be lost, and one that two options name', async () 
   await expect(check({ '--weights': mine }, null, false)).rejects.toThrow(/a file is there, which would be lost/);
   const twice = { '--report': join(folder, 'a'), '--trace': `${folder}/./a` };
   await expect(check(twice)).rejects.toThrow(/^--trace .*: --report names the same file\. Name another\.$/);
+});
+
+it('refuses what the command reads, by another name too, and what would lie in a folder that it reads', async () => {
+  await symlink(join(folder, 'mine'), join(folder, 'link'));
+  const read = [
+    { name: 'the config', file: join(folder, 'mine') },
+    { name: 'checkpoint.resume', file: join(folder, 'made') },
+  ];
+  for (const [file, name] of [
+    ['mine', 'the config'],
+    ['link', 'the config'],
+    ['made/new', 'checkpoint.resume'],
+  ])
+    await expect(check({ '--report': join(folder, file) }, null, true, read)).rejects.toThrow(
+      new RegExp(`^--report .*${file}: ${name} is read from there\\. Name another\\.$`),
+    );
+  await check({ '--report': join(folder, 'other') }, null, true, read);
 });
