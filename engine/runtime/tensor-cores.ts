@@ -25,11 +25,24 @@ export function offersTensorCores({ features, info }: GPUAdapter): boolean {
   const { subgroupMaxSize, subgroupMatrixConfigs = [] } = info as GPUAdapterInfo & {
     readonly subgroupMatrixConfigs?: Iterable<MatrixConfig>;
   };
+  return listsTensorCores({
+    features: [...features],
+    subgroupMaxSize,
+    subgroupMatrixConfigs: [...subgroupMatrixConfigs],
+  });
+}
+
+/** The same of an adapter as it is listed. */
+export function listsTensorCores(listed: {
+  readonly features: readonly string[];
+  readonly subgroupMaxSize: number;
+  readonly subgroupMatrixConfigs: readonly MatrixConfig[];
+}): boolean {
   return (
-    features.has('shader-f16') &&
-    features.has('chromium-experimental-subgroup-matrix' as GPUFeatureName) &&
-    subgroupMaxSize === 32 &&
-    [...subgroupMatrixConfigs].some(
+    listed.features.includes('shader-f16') &&
+    listed.features.includes('chromium-experimental-subgroup-matrix') &&
+    listed.subgroupMaxSize === 32 &&
+    listed.subgroupMatrixConfigs.some(
       ({ componentType, resultComponentType, M, N, K }) =>
         componentType === 'f16' && resultComponentType === 'f32' && M === 16 && N === 16 && K === 16,
     )

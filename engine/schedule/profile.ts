@@ -79,6 +79,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
   h200: {
     name: 'NVIDIA H200',
     software: false,
+    tensorCores: true,
     offsetAlignmentBytes: 16,
     maxBindingBytes: 2 * GiB - 4,
     maxBufferBytes: 32 * GiB,
@@ -110,9 +111,12 @@ export interface ProfileLimits {
   readonly maxBufferSize: number;
 }
 
-/** A profile from what an adapter says of itself, with the rates measured on it, or else of the nearest built-in one. */
+/**
+ * A profile from what an adapter says of itself, with the rates measured on it, or else of the nearest built-in one. That it
+ * has tensor cores is to be said: a worker uses them only where it found them to compute right.
+ */
 export function profileOf(
-  adapter: { name: string; software: boolean; limits: ProfileLimits },
+  adapter: { name: string; software: boolean; limits: ProfileLimits; tensorCores?: boolean },
   rates: AdapterRates | null = null,
 ): AdapterProfile {
   const nearest = adapter.software ? builtInProfiles.software : builtInProfiles.h200;
@@ -121,6 +125,7 @@ export function profileOf(
     ...(rates ? { ...rates, calibrated: true } : {}),
     name: adapter.name,
     software: adapter.software,
+    tensorCores: adapter.tensorCores === true,
     // Uniforms share the slab of constants, so the larger of both alignments that WebGPU guarantees is not needed here.
     offsetAlignmentBytes: adapter.limits.minStorageBufferOffsetAlignment,
     maxBindingBytes: adapter.limits.maxStorageBufferBindingSize,

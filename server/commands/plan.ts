@@ -9,8 +9,10 @@ import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
 import { readCalibration } from '../../engine/node/calibration-store.ts';
 import { openRunData } from '../../engine/node/run-data.ts';
+import { listsTensorCores } from '../../engine/runtime/tensor-cores.ts';
 import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
 import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
+import { ratesWords, timeWords } from '../../engine/schedule/estimate-words.ts';
 import { type Prediction, planExperiment, type ValidationPass } from '../../engine/schedule/plan.ts';
 import { type AdapterProfile, builtInProfiles, type ProfileLimits, profileOf } from '../../engine/schedule/profile.ts';
 import { CATEGORIES } from '../../engine/schedule/schedule.ts';
@@ -60,7 +62,7 @@ async function profileFor(wanted: string): Promise<AdapterProfile> {
   const rates = await readCalibration(resolve(process.env.STUDIO_DATA || 'data'), found);
   // As ranks are placed: `auto` spreads them over GPUs of one name.
   const alike = word === 'auto' && !software ? entries.filter((entry) => entry.name === name).length : 1;
-  return { ...profileOf({ name, software, limits }, rates), alike };
+  return { ...profileOf({ name, software, limits, tensorCores: listsTensorCores(found) }, rates), alike };
 }
 
 /** The vocabulary and the distinct batch shapes of a config's data. */
@@ -128,31 +130,24 @@ export function toText(config: ExperimentConfig, profile: AdapterProfile, predic
   ].join('\n');
 }
 
-/** Milliseconds of a step of training, and what they go into. */
+/** The time of a step of training, and what it goes into; the link only where one is simulated. */
 function estimateLines(
-  { calibrated }: AdapterProfile,
+  profile: AdapterProfile,
   { estimateMs, estimateSplitMs, boundBy }: Prediction,
 ): readonly string[] {
   if (estimateMs === null) return [];
-  const from = calibrated
-    ? 'the calibrated rates of this adapter'
-    : 'built-in rates (devices --calibrate measures them)';
-  const split = RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${milliseconds(estimateSplitMs[resource])}`);
+  const parts = RESOURCES.filter((resource) => resource !== 'link' || estimateSplitMs.link > 0);
+  const split = parts.map((resource) => `${RESOURCE_WORDS[resource]} ${timeWords(estimateSplitMs[resource])}`);
   return [
-    `about ${milliseconds(estimateMs)} ms a training step, bound by ${RESOURCE_WORDS[boundBy]}, by ${from}`,
-    `  of which, in ms, ${split.join(', ')}`,
+    `about ${timeWords(estimateMs)} a training step, bound by ${RESOURCE_WORDS[boundBy]}, by ${ratesWords(profile)}`,
+    `  not hidden by anything else: ${split.join(', ')}`,
   ];
 }
 
 function validationLine({ trainer }: ExperimentConfig, { estimateMs }: ValidationPass): string {
   const { validateEvery, validateBatches } = trainer;
   const each = `${validateBatches} held-out ${validateBatches === 1 ? 'batch' : 'batches'}`;
-  return `validation every ${counted(validateEvery ?? 0, 'step')}: ${each}, about ${milliseconds(estimateMs * validateBatches)} ms`;
-}
-
-/** Two digits: an estimate has no more. */
-function milliseconds(ms: number): string {
-  return ms < 0.001 ? '0' : Number(ms.toPrecision(2)).toLocaleString('en', { maximumFractionDigits: 4 });
+  return `validation every ${counted(validateEvery ?? 0, 'step')}: ${each}, about ${timeWords(estimateMs * validateBatches)}`;
 }
 
 function table(rows: readonly (readonly string[])[]): string[] {
