@@ -1,3 +1,4 @@
+import { StudioError } from '../engine/errors.ts';
 import { openAdapter } from '../engine/node/adapters.ts';
 import { packHalves, unpackHalves } from '../engine/ops/half/half.ts';
 import { onTensorCores } from '../engine/ops/half/on-tensor-cores.ts';
@@ -38,7 +39,8 @@ const WARM_MS = 1000;
  */
 export async function run(args: readonly string[]): Promise<void> {
   const { adapter, entry } = await openAdapter(args[0] ?? 'auto');
-  if (!offersTensorCores(adapter)) throw new Error(`${entry.name} offers no tensor cores`);
+  if (!offersTensorCores(adapter))
+    throw new StudioError('no-adapter', `${entry.name} offers no tensor cores. Run this on a GPU that has them.`);
   const open = await openDevice(adapter);
   const clock = new GpuTime(open.device);
   const random = seededRandom(1);

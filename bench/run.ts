@@ -1,4 +1,5 @@
 // What `npm run bench -- NAME …` runs.
+import { StudioError } from '../engine/errors.ts';
 import { didYouMean } from '../engine/nearest-word.ts';
 
 /** One benchmark: its arguments in, its figures on stdout. */
@@ -45,7 +46,13 @@ const benches: Readonly<Record<string, Bench>> = {
 const [name, ...args] = process.argv.slice(2);
 if (name !== undefined && Object.hasOwn(benches, name)) {
   const bench = await benches[name].load();
-  await bench.run(args);
+  try {
+    await bench.run(args);
+  } catch (error) {
+    if (!(error instanceof StudioError)) throw error;
+    console.error(error.message);
+    process.exitCode = 1;
+  }
 } else {
   const listed = Object.entries(benches).map(([each, { about }]) => `  ${each.padEnd(20)} ${about}`);
   if (name !== undefined) console.error(`there is no benchmark ${name}${didYouMean(name, Object.keys(benches))}`);

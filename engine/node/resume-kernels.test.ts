@@ -5,10 +5,12 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { kernelsOf } from '../checkpoint/stored-checkpoint.ts';
 import { parseConfig } from '../config.ts';
 import type { RunEvent } from '../trainer/events.ts';
+import { openAdapter } from './adapters.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
 import { referenceRun } from './fixtures/train-run.ts';
 import { variantsFor } from './open-start.ts';
 import { runWorkerRanks } from './run-rank.ts';
+import { writeVariants } from './variant-store.ts';
 
 const shape = 'floats nt few rows, wide, short';
 const [saved, since] = [{ [shape]: 'spread-36x32k16' }, { [shape]: 'tiled' }];
@@ -19,15 +21,19 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
+const choose = async (dataFolder: string, variants: Record<string, string>) =>
+  writeVariants(dataFolder, (await openAdapter('swiftshader')).entry, variants);
+
 /** A run on the bundled software GPU whose tuner chose `variants`. */
 async function train(name: string, variants: Record<string, string>, input: object) {
   const model = { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 12, nlayers: 1 };
   const config = parseConfig({ ...referenceRun, model, devices: 1, adapter: 'swiftshader', ...input });
   const events: RunEvent[] = [];
   const places = { sharedFolder: join(folder, 'shared'), corpusFolder: join(folder, 'corpora') };
+  await choose(folder, variants);
   const files = { runFolder: join(folder, name), recordTouches: false, weightsFile: null };
   const { ranks } = await runWorkerRanks(
-    { type: 'start', ranks: [0], world: 1, config, adapterId: 'swiftshader', variants, ...places, ...files },
+    { type: 'start', ranks: [0], world: 1, config, adapterId: 'swiftshader', ...places, ...files },
     { emit: (event) => events.push(event), stopRequested: () => false, onPhase: () => undefined },
   );
   await ranks[0].engine.close();
@@ -59,7 +65,7 @@ it('ranks that would choose otherwise, on adapters of different kinds, take the 
   const config = parseConfig({ ...referenceRun, model, devices: 2, adapter: 'swiftshader', trainer: { steps: 1 } });
   const events: RunEvent[] = [];
   await mkdir(join(folder, 'shared'));
-  const places = { sharedFolder: join(folder, 'shared'), corpusFolder: join(folder, 'corpora'), runFolder: folder };
+  const places = { sharedFolder: join(folder, 'shared'), runFolder: folder };
   const start = {
     type: 'start' as const,
     world: 2,
@@ -69,12 +75,14 @@ it('ranks that would choose otherwise, on adapters of different kinds, take the 
     weightsFile: null,
   };
   const both = await Promise.all(
-    [saved, since].map((variants, rank) =>
-      runWorkerRanks(
-        { ...start, ...places, ranks: [rank], variants },
+    [saved, since].map(async (variants, rank) => {
+      const dataFolder = join(folder, `data of ${rank}`);
+      await choose(dataFolder, variants);
+      return runWorkerRanks(
+        { ...start, ...places, corpusFolder: join(dataFolder, 'corpora'), ranks: [rank] },
         { emit: (event) => events.push(event), stopRequested: () => false, onPhase: () => undefined },
-      ),
-    ),
+      );
+    }),
   );
   for (const { ranks } of both) await ranks[0].engine.close();
   expect(events.find(({ event }) => event === 'start')).toMatchObject({ variants: saved });

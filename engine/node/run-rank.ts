@@ -20,12 +20,13 @@ import { offersTensorCores, tensorCoreProblem } from '../runtime/tensor-cores.ts
 import { refuseOverBudget } from '../schedule/budget.ts';
 import { type CompiledRun, compileRun } from '../schedule/compile.ts';
 import { RESOURCE_WORDS } from '../schedule/cost.ts';
+import { ratesWords, timeWords } from '../schedule/estimate-words.ts';
 import { type Prediction, predictionOf } from '../schedule/plan.ts';
 import { precisionOf } from '../schedule/precision.ts';
 import { type AdapterProfile, builtInProfiles } from '../schedule/profile.ts';
 import type { RankEngine } from '../schedule/rank-engine.ts';
 import { Recorder } from '../schedule/recorder.ts';
-import { refuseUnmatchedFilter, type SavedPart } from '../trainer/describe-checkpoint.ts';
+import type { SavedPart } from '../trainer/describe-checkpoint.ts';
 import type { RunEvent } from '../trainer/events.ts';
 import { drainParts, gatherPart, type SavingRank } from '../trainer/full-save.ts';
 import { memorySummary } from '../trainer/memory-summary.ts';
@@ -44,6 +45,7 @@ import { parallelCopy } from './parallel-copy.ts';
 import { openRunData, type RunData } from './run-data.ts';
 import { openSharedMailbox } from './shared-memory.ts';
 import { machineClockMs, stepToTrace, writeRankTrace } from './trace-files.ts';
+import { readVariants } from './variant-store.ts';
 import { createFileSink } from './whole-file.ts';
 import type { WorkerStart } from './worker-protocol.ts';
 
@@ -89,7 +91,6 @@ export async function runWorkerRanks(start: WorkerStart, hooks: RunHooks): Promi
   hooks.onPhase('preparing the data', null);
   const data = await openRunData(config, start.corpusFolder);
   const model = buildModel(config.model, data.vocabSize);
-  refuseUnmatchedFilter(config, model);
   const origin = await openStart(config, model);
   try {
     return await runFrom(origin, model, data, start, hooks);
@@ -260,9 +261,8 @@ function announce(
     );
 }
 
-function estimateNote({ estimateMs, boundBy }: Prediction, { calibrated }: AdapterProfile): string {
-  const rates = calibrated ? "this adapter's calibrated rates" : 'built-in rates, for devices --calibrate was not run';
-  return `a step is estimated at ${((estimateMs ?? 0) / 1000).toPrecision(2)} s, most of it ${RESOURCE_WORDS[boundBy]}, by ${rates}`;
+function estimateNote({ estimateMs, boundBy }: Prediction, profile: AdapterProfile): string {
+  return `a step is estimated at ${timeWords(estimateMs ?? 0)}, most of it ${RESOURCE_WORDS[boundBy]}, by ${ratesWords(profile)}`;
 }
 
 async function openPlace(start: WorkerStart, origin: OpenedStart): Promise<Place> {
@@ -280,9 +280,10 @@ async function openPlace(start: WorkerStart, origin: OpenedStart): Promise<Place
   const open = await openDevice(adapter);
   if (!entry.software) await refuseOtherDevice(entry, open.device);
   // In the data folder, beside the corpora.
-  const rates = await readCalibration(dirname(corpusFolder), entry);
+  const dataFolder = dirname(corpusFolder);
+  const rates = await readCalibration(dataFolder, entry);
   const { tensorCores, note } = await tensorCoresFor(config, adapter, open);
-  const kept = variantsFor(origin, entry, start.variants ?? {});
+  const kept = variantsFor(origin, entry, readVariants(dataFolder, entry));
   return {
     profile: { ...adapterProfile(adapter, entry.name, entry.software, rates), tensorCores, variants: kept.variants },
     adapter: { name: entry.name, pciId: entry.pciId, software: entry.software },

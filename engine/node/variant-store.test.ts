@@ -12,15 +12,16 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test('what was chosen for an adapter is found again, and nothing for another', () => {
+test('what was chosen for an adapter is found again, and nothing for another or with another driver', () => {
   writeVariants(folder, adapter, chosen);
-  expect(readVariants(folder, adapter.id)).toEqual(chosen);
-  expect(readVariants(folder, 'another')).toEqual({});
+  expect(readVariants(folder, adapter)).toEqual(chosen);
+  for (const other of [{ id: 'another' }, { name: 'another' }, { driver: '1.3' }])
+    expect(readVariants(folder, { ...adapter, ...other })).toEqual({});
 });
 
 test('a file that cannot be read is as none', () => {
   mkdirSync(join(folder, 'adapters'), { recursive: true });
   for (const name of readdirSync(join(folder, 'adapters')))
     writeFileSync(join(folder, 'adapters', name), '{ "variants"');
-  expect(readVariants(folder, adapter.id)).toEqual({});
+  expect(readVariants(folder, adapter)).toEqual({});
 });

@@ -2,6 +2,7 @@ import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { VariantChoices } from '../ops/kernel.ts';
+import type { CalibratedAdapter } from './calibration-store.ts';
 
 /**
  * The kernel variants that a tuner chose for an adapter, kept in the data folder. They add in different orders, so the last
@@ -18,10 +19,11 @@ function fileOf(dataFolder: string, adapterId: string): string {
   return join(dataFolder, 'adapters', `${adapterId.replaceAll(/[^A-Za-z0-9._-]+/g, '-')}.variants.json`);
 }
 
-/** What was chosen for an adapter; nothing where it was not tuned, or what was kept cannot be read. */
-export function readVariants(dataFolder: string, adapterId: string): VariantChoices {
+/** What was chosen for an adapter with this driver; nothing where it was not tuned, or what was kept cannot be read. */
+export function readVariants(dataFolder: string, { id, name, driver }: CalibratedAdapter): VariantChoices {
   try {
-    return Stored.parse(JSON.parse(readFileSync(fileOf(dataFolder, adapterId), 'utf8'))).variants;
+    const stored = Stored.parse(JSON.parse(readFileSync(fileOf(dataFolder, id), 'utf8')));
+    return stored.name === name && stored.driver === driver ? stored.variants : {};
   } catch {
     // The defaults serve, and the next tuning writes it anew.
     return {};
@@ -31,7 +33,7 @@ export function readVariants(dataFolder: string, adapterId: string): VariantChoi
 /** Keeps what was chosen. Throws what the file system says. */
 export function writeVariants(
   dataFolder: string,
-  { id, name, driver }: { readonly id: string; readonly name: string; readonly driver: string },
+  { id, name, driver }: CalibratedAdapter,
   variants: VariantChoices,
 ): void {
   const path = fileOf(dataFolder, id);

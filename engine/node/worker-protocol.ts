@@ -24,8 +24,6 @@ export const WorkerStart = z.strictObject({
   runFolder: z.string(),
   /** Whether the listed lives of tensors are checked against what the device touched, at a cost in speed. */
   recordTouches: z.boolean(),
-  /** Kernel variants that were chosen for rank 0's adapter: every rank runs these. */
-  variants: z.record(z.string(), z.string()).optional(),
   /** Where rank 0 writes the final weights straight from the shards as safetensors, if asked for; the same for all ranks. */
   weightsFile: z.string().nullable(),
   /** Which step of training to trace, null for the third (or the last, of fewer); left out: none. Traces are in traces/. */

@@ -1,10 +1,9 @@
 import { mkdir, stat } from 'node:fs/promises';
-import { dirname, join, resolve, sep } from 'node:path';
+import { join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ExperimentConfig } from '../../engine/config.ts';
 import { counted } from '../../engine/counted.ts';
 import { processStartTime } from '../../engine/node/liveness.ts';
-import { readVariants } from '../../engine/node/variant-store.ts';
 import type { FromWorker } from '../../engine/node/worker-protocol.ts';
 import type { CheckpointRecord, EndEvent, RunError, RunEvent } from '../../engine/trainer/events.ts';
 import { runEnvironment } from './environment.ts';
@@ -184,8 +183,6 @@ class Supervision {
     const { config, adapterIds, runFolder, corpusFolder, recordTouches, weightsFile, trace } = this.#options;
     const world = config.devices;
     const all = Array.from({ length: world }, (_, rank) => rank);
-    // In the data folder, beside the corpora.
-    const variants = { ...readVariants(dirname(corpusFolder), adapterIds[0]) };
     const split = adapterIds[0] === 'interpreter' ? [all] : all.map((rank) => [rank]);
     const ended = new Promise<void>((resolve) => {
       this.#allEnded = resolve;
@@ -203,7 +200,6 @@ class Supervision {
         recordTouches,
         weightsFile,
         trace,
-        variants,
       });
     }
     this.#started = true;
