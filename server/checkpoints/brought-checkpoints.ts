@@ -8,7 +8,7 @@ import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/
 import { readDigest } from '../../engine/node/whole-file.ts';
 import type { BroughtCheckpoint } from '../contract.ts';
 import { type DataFolder, quote } from '../data-folder.ts';
-import { checkpointBytes } from '../runs/checkpoint-files.ts';
+import { measureCheckpoint } from '../runs/checkpoint-files.ts';
 import { CHECKPOINT_ENDINGS } from './checkpoint-names.ts';
 
 /** As much of an inspection as a list shows. */
@@ -45,10 +45,10 @@ export class BroughtCheckpoints {
     return found;
   }
 
-  /** The sha256 beside it: of the file, or of a folder's list; null where there is none. */
+  /** The sha256 beside it: of the file, or of a folder's list; null where there is none, or it is gone. */
   async digest(name: string): Promise<string | null> {
     const path = join(this.#uploads, name);
-    if ((await lstat(path)).isFile()) return readDigest(path);
+    if ((await lstat(path).catch(absent))?.isFile()) return readDigest(path);
     const list = await readFile(`${path}${DIGEST_SUFFIX}`).catch(absent);
     return list && createHash('sha256').update(list).digest('hex');
   }
@@ -67,25 +67,31 @@ export class BroughtCheckpoints {
     const fits = info?.isDirectory() || (info?.isFile() && CHECKPOINT_ENDINGS.includes(extname(name).toLowerCase()));
     if (!info || !fits) return null;
     const digest = await lstat(`${path}${DIGEST_SUFFIX}`).catch(absent);
-    const stamp = `${info.size} ${info.mtimeMs} ${info.ino}`;
+    const measured = await measureCheckpoint(path);
+    if (!measured) return null;
+    const { bytes, stamp } = measured;
     const known = this.#looked.get(name);
     const looked = known?.stamp === stamp ? known.looked : await this.#look(path);
-    this.#looked.set(name, { stamp, looked });
+    // What could not be opened may be whole the next time: half copied now, or too many files were open.
+    if (looked?.holds) this.#looked.set(name, { stamp, looked });
+    if (!looked) return null;
     return {
       name,
       path: `uploads/${name}`,
-      bytes: await checkpointBytes(path),
+      bytes,
       broughtAt: info.mtime.toISOString(),
       verifiedAt: digest?.mtime.toISOString() ?? null,
       ...looked,
     };
   }
 
-  async #look(path: string): Promise<Looked> {
+  /** Null where it is gone. */
+  async #look(path: string): Promise<Looked | null> {
     try {
       return { holds: holdsOf(await inspectCheckpoint(path)), problem: null };
     } catch (error) {
       if (!(error instanceof StudioError)) throw error;
+      if (!(await lstat(path).catch(absent))) return null;
       return { holds: null, problem: error.message.replaceAll(`${this.#root}/`, '') };
     }
   }

@@ -1,6 +1,7 @@
 import { stat } from 'node:fs/promises';
 import { checkConfig } from '../../../engine/config.ts';
 import { StudioError } from '../../../engine/errors.ts';
+import { naming } from '../../../engine/node/file-bytes.ts';
 import { inspectCheckpoint, inspectTensor } from '../../../engine/node/inspect-checkpoint.ts';
 import type { BroughtCheckpoints } from '../../checkpoints/brought-checkpoints.ts';
 import { ENDING_OF, withoutEnding } from '../../checkpoints/checkpoint-names.ts';
@@ -78,7 +79,11 @@ function listRoutes({ store }: Services, brought: BroughtCheckpoints): Route[] {
   ];
 }
 
-function routesOf({ address, find }: CheckpointPlace, { folder }: Services, brought: BroughtCheckpoints): Route[] {
+function routesOf(
+  { address, find, locate }: CheckpointPlace,
+  { folder }: Services,
+  brought: BroughtCheckpoints,
+): Route[] {
   return [
     {
       method: 'GET',
@@ -111,7 +116,7 @@ function routesOf({ address, find }: CheckpointPlace, { folder }: Services, brou
       method: 'POST',
       path: `${address}/verify`,
       async handle({ response, params }) {
-        const { path } = await find(params);
+        const path = await locate(params);
         await reader(async () => {
           const lines = verifyInProcess(path, leaving(response));
           await sendLines(lines, response, folder.root, failureOf);
@@ -170,7 +175,7 @@ async function download(
   { path, kind, sha256, saved }: FoundCheckpoint,
 ): Promise<void> {
   const as = query.get('as') ?? kind;
-  const info = await stat(path);
+  const info = await naming(path, () => stat(path));
   const tag = sha256 ?? `${info.size}-${info.mtimeMs}`;
   if (as === kind) {
     if (!info.isDirectory()) return sendFile(raw, response, { path, name: saved, etag: tag });
