@@ -4,6 +4,10 @@ import { StudioError } from '../../engine/errors.ts';
 export const TAR_BLOCK = 512;
 /** Two empty blocks. */
 export const TAR_END_BYTES = 2 * TAR_BLOCK;
+/** Most bytes of a name, and of the folder before it where that has a field of its own. */
+export const NAME_BYTES = 100;
+const PREFIX_BYTES = 155;
+const PREFIX_AT = 345;
 const MAX_OCTAL_SIZE = 8 ** 11 - 1;
 
 /** Bytes that fill the last block of a file. */
@@ -11,12 +15,14 @@ export const tarPadding = (bytes: number): number => (TAR_BLOCK - (bytes % TAR_B
 
 /**
  * The header of a regular file, owned by nobody, from the beginning of time: equal contents make equal archives. A size
- * beyond 8 GiB is written in base 256, as GNU's and Python's tar read it. Names have at most 100 bytes.
+ * beyond 8 GiB is written in base 256, as GNU's and Python's tar read it. A name of more than 100 bytes goes into two fields,
+ * its folder into the second. Throws 'bad-file' for one that has no room there.
  */
 export function tarHeader(name: string, bytes: number): Buffer {
   const header = Buffer.alloc(TAR_BLOCK);
-  if (Buffer.byteLength(name) > 100) throw new StudioError('internal', `${name} is too long for an archive`);
-  header.write(name, 0);
+  const [prefix, rest] = namesOf(name);
+  header.write(rest, 0);
+  header.write(prefix, PREFIX_AT);
   header.write('0000644\0', 100);
   header.write('0000000\0', 108);
   header.write('0000000\0', 116);
@@ -32,6 +38,19 @@ export function tarHeader(name: string, bytes: number): Buffer {
   return header;
 }
 
+/** What stands before and after the slash that an archive leaves out; nothing before it where all fits into the name. */
+function namesOf(name: string): readonly [prefix: string, rest: string] {
+  if (Buffer.byteLength(name) <= NAME_BYTES) return ['', name];
+  const slash = name.indexOf('/');
+  const [prefix, rest] = [name.slice(0, Math.max(slash, 0)), name.slice(slash + 1)];
+  if (Buffer.byteLength(prefix) > PREFIX_BYTES || Buffer.byteLength(rest) > NAME_BYTES)
+    throw new StudioError(
+      'bad-file',
+      `The name ${name} is too long for an archive. Give the checkpoint a shorter one.`,
+    );
+  return [prefix, rest];
+}
+
 export interface TarHeader {
   readonly name: string;
   readonly bytes: number;
@@ -45,8 +64,8 @@ export function readTarHeader(block: Buffer): TarHeader | null {
   const sum = Number.parseInt(textAt(block, 148, 8).trim(), 8);
   if (sum !== checksum(block)) throw new StudioError('bad-file', 'This is no tar archive, or a damaged one.');
   const isUstar = block.toString('latin1', 257, 262) === 'ustar';
-  const prefix = isUstar && block[262] === 0 ? textAt(block, 345, 155) : '';
-  const name = textAt(block, 0, 100);
+  const prefix = isUstar && block[262] === 0 ? textAt(block, PREFIX_AT, PREFIX_BYTES) : '';
+  const name = textAt(block, 0, NAME_BYTES);
   return {
     name: prefix === '' ? name : `${prefix}/${name}`,
     bytes: sizeAt(block),

@@ -8,7 +8,9 @@ import { readTarHeader, TAR_BLOCK, tarPadding } from './tar-format.ts';
 /** Files of a checkpoint of 512 ranks with room to spare. */
 const MAX_FILES = 2000;
 const MAX_LIST_BYTES = 1024 * 1024;
-const NAME = /^(?:\.metadata|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199})$/;
+/** Of a file: as long as an archive of ours can give it back. Of the folder: what this studio may call one, see safeStem. */
+const FILE_NAME = /^(?:\.metadata|[A-Za-z0-9_][A-Za-z0-9_.-]{0,99})$/;
+const FOLDER_NAME = /^[\p{L}\p{N}_][\p{L}\p{N}._-]{0,199}$/u;
 
 export interface UnpackedArchive {
   /** What the folder in it is called. */
@@ -48,7 +50,7 @@ export async function unpackArchive(
     }
     const way = header.name.replace(/^\.\//, '').split('/');
     if (header.type !== '0') throw refuse(header.name, 'is no plain file');
-    if (way.length > 2 || way.some((part) => !NAME.test(part)))
+    if (way.length > 2 || !FOLDER_NAME.test(way[0]) || (way.length === 2 && !FILE_NAME.test(way[1])))
       throw refuse(header.name, 'is not a file of a checkpoint folder');
     if (seen.has(header.name.toLowerCase())) throw refuse(header.name, 'is there twice');
     seen.add(header.name.toLowerCase());
