@@ -29,3 +29,14 @@ export function whyFullShardHoldsMore(
     return 'More than SHARD_GRAD_OP: it packs less tightly, and with units so small it saves less than that.';
   return `More than SHARD_GRAD_OP by ${formatBytes(moreBytes)}: ${reason} (${formatBytes(most.bytes)} of ${most.category}), and with units so small it saves less than that.`;
 }
+
+/** Why CPU offload, which keeps the shards on the host, still holds more than FULL_SHARD without; null where it does not. */
+export function whyOffloadHoldsMore(
+  offloaded: Pick<Plan, 'peakBytes' | 'byCategory'>,
+  fullShard: Pick<Plan, 'peakBytes' | 'byCategory'>,
+): string | null {
+  const moreBytes = offloaded.peakBytes - fullShard.peakBytes;
+  const stagingBytes = offloaded.byCategory.staging;
+  if (moreBytes <= 0 || stagingBytes <= fullShard.byCategory.staging) return null;
+  return `More than FULL_SHARD on the device by ${formatBytes(moreBytes)}: its staging is ${formatBytes(stagingBytes)}, not ${formatBytes(fullShard.byCategory.staging)}, and with a model this small the slots weigh more than what leaves for the host.`;
+}

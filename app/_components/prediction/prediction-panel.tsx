@@ -14,7 +14,7 @@ import {
   formatShortCount,
 } from '../../_lib/format.ts';
 import type { Plan } from '../../_lib/prediction-protocol.ts';
-import { whyFullShardHoldsMore } from '../../_lib/strategy-notes.ts';
+import { whyFullShardHoldsMore, whyOffloadHoldsMore } from '../../_lib/strategy-notes.ts';
 import type { Predictions } from '../../_lib/use-predictions.ts';
 import { StackBar } from '../charts/stack-bar.tsx';
 import { Button } from '../ui/button.tsx';
@@ -283,6 +283,11 @@ function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; 
   const planOf = (wanted: string) => priced.find(({ label }) => label === wanted)?.plan;
   const [fullShard, shardGradOp] = [planOf('FULL_SHARD'), planOf('SHARD_GRAD_OP')];
   const whyMore = fullShard && shardGradOp ? whyFullShardHoldsMore(fullShard, shardGradOp) : null;
+  const offloaded = planOf('FULL_SHARD, CPU offload');
+  const notes: Record<string, string | null> = {
+    FULL_SHARD: whyMore,
+    'FULL_SHARD, CPU offload': fullShard && offloaded ? whyOffloadHoldsMore(offloaded, fullShard) : null,
+  };
   return (
     <div className="mt-5">
       <h3 className="font-semibold">
@@ -316,7 +321,7 @@ function Strategies({ priced, budgetMiB }: { priced: readonly PricedStrategy[]; 
                 reservedBytes={plan.peakBytes}
                 ofBytes={most}
               />
-              {label === 'FULL_SHARD' && whyMore ? <p className="mt-1 text-xs text-faint">{whyMore}</p> : null}
+              {notes[label] ? <p className="mt-1 text-xs text-faint">{notes[label]}</p> : null}
             </li>
           );
         })}
