@@ -177,6 +177,12 @@ const refused: readonly Refused[] = [
     says: [/optimizer.groups: head\.\* fits no parameter. A name is, for example, embedding.weight/],
   },
   {
+    row: 'a checkpoint filter that fits no parameter',
+    config: { checkpoint: { format: 'full', filter: ['*.nothing'] } },
+    at: null,
+    says: [/checkpoint.filter: \*\.nothing fits no parameter. A name is, for example, embedding.weight/],
+  },
+  {
     row: 'an optimizer group that changes nothing',
     config: { optimizer: { kind: 'adam', groups: [{ match: '*' }] } },
     at: 'optimizer.groups.0',

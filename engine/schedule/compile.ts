@@ -138,7 +138,12 @@ function compileWith(
 ): CompiledWith {
   const world = config.devices;
   const { optimizer, trainer } = config;
-  refuseUnmatchedGroups(config, model);
+  refuseUnmatched(
+    'optimizer.groups',
+    config.optimizer.groups.map(({ match }) => match),
+    model,
+  );
+  refuseUnmatched('checkpoint.filter', config.checkpoint.filter ?? [], model);
   const policy = wrapPolicyOf(config, model);
   const onDevice = makesValuesOnDevice(config);
   const precision = precisionOf(config.precision);
@@ -217,16 +222,14 @@ function compileWith(
   return { run, gathers: trained.gathers };
 }
 
-function refuseUnmatchedGroups({ optimizer }: ExperimentConfig, model: Model): void {
+/** Throws `invalid-config` for a pattern of the setting `path` that fits no parameter. */
+function refuseUnmatched(path: string, patterns: readonly string[], model: Model): void {
   const names = model.parameters.map((p) => p.name);
-  const { unmatched } = matchNames(
-    optimizer.groups.map(({ match }) => match),
-    names,
-  );
+  const { unmatched } = matchNames(patterns, names);
   if (unmatched.length)
     throw new StudioError(
       'invalid-config',
-      `optimizer.groups: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for any characters`,
+      `${path}: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for any characters`,
     );
 }
 

@@ -4,8 +4,8 @@ import type { AdapterProfile } from './profile.ts';
 import { kernelClass } from './rates.ts';
 import { type Action, type Dispatch, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
 
-/** What time goes into: a kernel's arithmetic or its memory traffic, dispatches, and bytes onto and off the device. */
-export const RESOURCES = ['compute', 'memory', 'dispatches', 'uploads', 'downloads'] as const;
+/** What time goes into: a kernel's arithmetic or its memory traffic, dispatches, bytes onto and off the device, and a simulated link. */
+export const RESOURCES = ['compute', 'memory', 'dispatches', 'uploads', 'downloads', 'link'] as const;
 export type Resource = (typeof RESOURCES)[number];
 
 /** Resources as a person reads them. */
@@ -15,6 +15,7 @@ export const RESOURCE_WORDS: Readonly<Record<Resource, string>> = {
   dispatches: 'dispatches',
   uploads: 'uploads',
   downloads: 'downloads',
+  link: 'link',
 };
 export type SecondsByResource = Readonly<Record<Resource, number>>;
 
@@ -142,7 +143,7 @@ class Lanes {
     }
     if (queues.some(({ turns, next }) => next < turns.length))
       throw new StudioError('internal', 'the steps of a schedule wait for each other');
-    const critical = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0 };
+    const critical = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0, link: 0 };
     for (let m: Moment | null = this.last; m; m = m.before)
       for (const resource of RESOURCES) critical[resource] += m.spent[resource] ?? 0;
     const { startSeconds, endSeconds, last } = this;
@@ -282,8 +283,8 @@ class Lanes {
   private filling(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
     const { bytes } = action.staging;
     const link = action.type === 'collect' && action.linkGBps !== null ? bytes / (action.linkGBps * 1e9) : 0;
-    const seconds = Math.max((bytes * this.ranks.host) / this.profile.uploadBytesPerSecond, link);
-    return after(latest(ready, this.copies), { uploads: seconds });
+    const uploads = (bytes * this.ranks.host) / this.profile.uploadBytesPerSecond;
+    return after(latest(ready, this.copies), link > uploads ? { link } : { uploads });
   }
 
   /** A copy from a staging slot to where its bytes belong, or the like. */

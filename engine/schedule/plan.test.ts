@@ -300,13 +300,15 @@ describe('the time estimate', () => {
     }
   });
 
-  it('is longer over a slower link between rows', () => {
-    const seconds = [1e-5, 1e-4, null].map((linkGBps) => {
+  it('is longer over a slower link between rows, and says that the link is what it waits for', () => {
+    const [slow, fast, none] = [1e-5, 1e-4, null].map((linkGBps) => {
       const strategy = { kind: 'fsdp', shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2], linkGBps };
-      return estimate(compileFirst({ config: { devices: 4, strategy } }).steps[0].schedule, h200).totalSeconds;
+      return estimate(compileFirst({ config: { devices: 4, strategy } }).steps[0].schedule, h200);
     });
-    expect(seconds[0]).toBeGreaterThan(seconds[1]);
-    expect(seconds[1]).toBeGreaterThan(seconds[2]);
+    expect(slow.totalSeconds).toBeGreaterThan(fast.totalSeconds);
+    expect(fast.totalSeconds).toBeGreaterThan(none.totalSeconds);
+    expect(boundBy(slow.critical)).toBe('link');
+    expect(none.critical.link).toBe(0);
   });
 
   it('falls as any rate of the adapter rises', () => {

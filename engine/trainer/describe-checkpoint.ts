@@ -7,7 +7,6 @@ import type {
 } from '../checkpoint/run-content.ts';
 import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import type { ExperimentConfig, OptimizerConfig } from '../config.ts';
-import { StudioError } from '../errors.ts';
 import { type Model, parameterOf } from '../model/model.ts';
 import { matchesPattern, matchNames } from '../model/name-pattern.ts';
 import { LOSS_SCALE } from '../ops/optimizer/loss-scale.ts';
@@ -120,18 +119,6 @@ export function namesInStateDict(run: { readonly model: Model; readonly frozen: 
 /** Names of the parameters that are not trained. */
 export function frozenNames(run: CompiledRun): Set<string> {
   return new Set(run.steps[0].groups.flatMap(({ group }) => (group.trainable ? [] : group.parameters)));
-}
-
-/** Throws `invalid-config` for a pattern of checkpoint.filter that fits no parameter: it would keep nothing. */
-export function refuseUnmatchedFilter({ checkpoint }: ExperimentConfig, model: Model): void {
-  const names = model.parameters.map(({ name }) => name);
-  const { unmatched } = matchNames(checkpoint.filter ?? [], names);
-  if (unmatched.length === 0) return;
-  throw new StudioError(
-    'invalid-config',
-    `checkpoint.filter: ${unmatched.join(', ')} fits no parameter. A name is, for example, ${names[0]}; * stands for ` +
-      'any characters',
-  );
 }
 
 function keptParameters(run: CompiledRun, filter: readonly string[] | null): CheckpointParameter[] {

@@ -58,7 +58,7 @@ export class Progress {
     this.#printedMs = now;
     const left = done > 1 ? ((now - this.#firstStepMs) / (done - 1)) * (this.#steps - done) : null;
     const text =
-      `step ${done}/${this.#steps}  loss ${word(event.lossMean)}  ${event.iterationMs.toFixed(1)} ms  ` +
+      `${done} of ${counted(this.#steps, 'step')} done  loss ${word(event.lossMean)}  ${event.iterationMs.toFixed(1)} ms  ` +
       `${mib(event.memory.peakBytes)} reserved${left === null || last ? '' : `  ${Math.ceil(left / 1000)} s left`}`;
     if (!this.#out.isTTY) {
       this.#out.write(`${text}\n`);
