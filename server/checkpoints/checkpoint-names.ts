@@ -1,7 +1,7 @@
 import { lstat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
-import { absent } from '../../engine/node/file-bytes.ts';
+import { absent, DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
 import type { CheckpointKind } from '../contract.ts';
 
 /** What a brought file may end in; a folder has no ending. */
@@ -26,7 +26,7 @@ const STEM_BYTES = 80;
 
 /**
  * A stem as it may stand in a folder of ours: letters, digits and `._-`, at most 60 of them and 80 bytes in UTF-8, hidden from
- * nobody.
+ * nobody, and never what the digests beside another checkpoint would be called.
  */
 export function safeStem(text: string, fallback: string): string {
   const clean = text.replaceAll(/[^\p{L}\p{N}._-]+/gu, '-').replace(/^[.-]+/, '');
@@ -37,14 +37,22 @@ export function safeStem(text: string, fallback: string): string {
     if (++characters > STEM_CHARACTERS || Buffer.byteLength(stem + character) > STEM_BYTES) break;
     stem += character;
   }
+  while (stem.toLowerCase().endsWith(DIGEST_SUFFIX)) stem = stem.slice(0, -DIGEST_SUFFIX.length);
   return stem || fallback;
 }
 
-/** The name, or the first of name-2, name-3, … that nothing has in `folder`. Throws `conflict` after ten thousand. */
+/** The name, or the first of name-2, name-3, … that is free in `folder`. Throws `conflict` after ten thousand. */
 export async function freeName(folder: string, stem: string, ending: string): Promise<string> {
   for (let number = 1; number < 10_000; number++) {
     const name = `${stem}${number === 1 ? '' : `-${number}`}${ending}`;
-    if ((await lstat(join(folder, name)).catch(absent)) === null) return name;
+    if (await isFree(folder, name)) return name;
   }
   throw new StudioError('conflict', `There are too many checkpoints called ${stem}. Give yours another name.`);
+}
+
+/** Whether nothing has the name, and no folder that of the digests beside it. */
+export async function isFree(folder: string, name: string): Promise<boolean> {
+  const path = join(folder, name);
+  if (await lstat(path).catch(absent)) return false;
+  return !(await lstat(`${path}${DIGEST_SUFFIX}`).catch(absent))?.isDirectory();
 }
