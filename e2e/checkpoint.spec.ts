@@ -99,7 +99,7 @@ test('a checkpoint’s page shows what it holds, and a tensor’s values', async
 test('a run goes on from a checkpoint under another strategy', async ({ page, api }) => {
   const { name } = run.checkpoints[0];
   await page.goto(`/runs/${run.id}`);
-  await page.getByRole('link', { name: `Continue from ${name}` }).click();
+  await page.getByRole('link', { name: `Resume from ${name}` }).click();
   await expect(page.getByRole('heading', { name: 'New run, from saved' })).toBeVisible();
   const field = (path: string) => page.locator(`[data-field="${path}"]`);
   await expect(field('checkpoint.resume').getByRole('textbox')).toHaveValue(new RegExp(`${name}$`));
@@ -116,7 +116,7 @@ test('a run goes on from a checkpoint under another strategy', async ({ page, ap
 test('the checkpoint’s own page goes on under another strategy too', async ({ page }) => {
   const { name } = run.checkpoints[0];
   await page.goto(`/runs/${run.id}/checkpoints/${name}`);
-  await page.getByRole('link', { name: 'Continue with another strategy' }).click();
+  await page.getByRole('link', { name: 'Resume', exact: true }).click();
   await expect(page.getByRole('heading', { name: 'New run, from saved' })).toBeVisible();
   const field = (at: string) => page.locator(`[data-field="${at}"]`);
   await expect(field('checkpoint.resume').getByRole('textbox')).toHaveValue(`runs/${run.id}/checkpoints/${name}`);

@@ -25,7 +25,7 @@ test.beforeAll(async ({ playwright, baseURL }) => {
     ['a clone', `/runs/new?from=${ids[0]}`],
     ['a finished run', `/runs/${ids[1]}`],
     ['a checkpoint', `/runs/${ids[1]}/checkpoints/${checkpoint}`],
-    ['the brought checkpoints', '/checkpoints'],
+    ['the uploaded checkpoints', '/checkpoints'],
     ['a running run', `/runs/${running}`],
     ['a failed run', `/runs/${broken.id}`],
     ['a comparison', `/compare?ids=${ids.join(',')}`],

@@ -70,21 +70,24 @@ async function looksRight(page: Page): Promise<void> {
   await page.emulateMedia({ colorScheme: 'light' });
 }
 
-test('an empty library says what can be brought; each form is dropped, verified and listed', async ({ page }) => {
+test('an empty library says what can be uploaded, and where runs’ own checkpoints are; each form is dropped, verified and listed', async ({
+  page,
+}) => {
   await page.goto('/runs');
   await page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: 'Checkpoints' }).click();
-  await expect(page.getByRole('heading', { name: 'Bring a checkpoint' })).toBeVisible();
+  await expect(page.getByRole('heading', { name: 'Upload a checkpoint' })).toBeVisible();
+  await expect(page.getByRole('link', { name: 'the list of runs' })).toHaveAttribute('href', '/runs');
   await looksRight(page);
 
   await drop(page, mine.tar, mine.ckpt, mine.safetensors);
-  const list = page.getByRole('table', { name: 'Brought checkpoints' });
+  const list = page.getByRole('table', { name: 'Uploaded checkpoints' });
   for (const name of ['mine', 'mine.ckpt', 'mine.safetensors']) {
     const row = list.getByRole('row').filter({ has: page.getByRole('link', { name, exact: true }) });
     await expect(row).toContainText('verified');
     await expect(row).toContainText(String(run.checkpoints[0].step));
   }
   await expect(page.getByRole('list', { name: 'Uploads' }).getByText('Verified, as')).toHaveCount(3);
-  await expect(page.getByText('3 brought')).toBeVisible();
+  await expect(page.getByText('3 uploaded or converted')).toBeVisible();
   await looksRight(page);
   const all = await brought(page.request);
   expect(all.map(({ holds }) => holds?.kind).sort()).toEqual(['full', 'safetensors', 'sharded']);
@@ -153,7 +156,7 @@ test('its page shows what it holds as a run’s does, verifies it and says which
   await writeFile(shard, whole);
 });
 
-test('a run’s checkpoint is verified too, and converted into a brought one, which downloads as tar reads it', async ({
+test('a run’s checkpoint is verified too, and converted into one of the uploaded, which downloads as tar reads it', async ({
   page,
 }) => {
   await page.goto(`/runs/${run.id}/checkpoints/${run.checkpoints[0].name}`);
@@ -188,7 +191,7 @@ test('a run’s checkpoint is verified too, and converted into a brought one, wh
   await expect(page.getByRole('region', { name: 'Files' })).toContainText('__2_0.distcp');
 });
 
-test('what was brought starts a run as its weights, and goes on in one that resumes it', async ({ page, api }) => {
+test('what was uploaded starts a run as its weights, and goes on in one that resumes it', async ({ page, api }) => {
   const field = (at: string) => page.locator(`[data-field="${at}"]`);
   const startRun = async (name: string) => {
     await field('name').getByRole('textbox').fill(name);
@@ -198,14 +201,14 @@ test('what was brought starts a run as its weights, and goes on in one that resu
     return (await api.runs()).find((one) => one.name === name)!;
   };
   await page.goto('/checkpoints');
-  await page.getByRole('link', { name: 'Use mine.safetensors as init' }).click();
+  await page.getByRole('link', { name: 'Start from its weights: mine.safetensors' }).click();
   await expect(page.getByRole('heading', { name: 'New run, from mine.safetensors' })).toBeVisible();
   await expect(field('init.from').locator('input[type=text]')).toHaveValue('uploads/mine.safetensors');
   const begun = await startRun('from weights');
   expect(begun.stepsDone).toBe(4);
 
   await page.goto('/checkpoints/mine');
-  await page.getByRole('link', { name: 'Resume from it' }).click();
+  await page.getByRole('link', { name: 'Resume', exact: true }).click();
   await expect(field('checkpoint.resume').locator('input[type=text]')).toHaveValue('uploads/mine');
   await field('strategy.kind').getByRole('radio', { name: 'DDP' }).check();
   const resumed = await startRun('from the folder');
@@ -220,7 +223,7 @@ test('deleting asks first', async ({ page }) => {
   await page.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('button', { name: 'Delete' }).click();
   await page.getByRole('alertdialog').getByRole('button', { name: 'Delete' }).click();
-  await expect(page.getByRole('table', { name: 'Brought checkpoints' })).toBeVisible();
+  await expect(page.getByRole('table', { name: 'Uploaded checkpoints' })).toBeVisible();
   await expect(page.getByRole('link', { name: 'mine.ckpt', exact: true })).toHaveCount(0);
   expect((await brought(page.request)).map(({ name }) => name)).not.toContain('mine.ckpt');
 });

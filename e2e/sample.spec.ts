@@ -27,25 +27,25 @@ const pageOf = ({ id, checkpoints }: Run) => `/runs/${id}/checkpoints/${checkpoi
 
 test('a checkpoint’s page continues a text, the same with the same seed', async ({ page }) => {
   await page.goto(pageOf(run));
-  const panel = page.getByRole('region', { name: 'Continue a text', exact: true });
+  const panel = page.getByRole('region', { name: 'Sample a text', exact: true });
   const drawn = panel.getByTestId('sampled');
   await panel.getByLabel('Prompt', { exact: true }).fill('the whale saw');
   await panel.getByLabel('Tokens', { exact: true }).fill('8');
-  await panel.getByRole('button', { name: 'Continue' }).click();
+  await panel.getByRole('button', { name: 'Sample' }).click();
   await expect(panel.getByText('8 of 8 tokens')).toBeVisible();
   const first = await drawn.textContent();
   expect(first).toMatch(/^the whale saw \S/);
   await panel.getByLabel('Seed').fill('7');
-  await panel.getByRole('button', { name: 'Continue' }).click();
+  await panel.getByRole('button', { name: 'Sample' }).click();
   await expect(drawn).not.toHaveText(first as string);
   await expect(panel.getByText('8 of 8 tokens')).toBeVisible();
   await panel.getByLabel('Seed').fill('0');
-  await panel.getByRole('button', { name: 'Continue' }).click();
+  await panel.getByRole('button', { name: 'Sample' }).click();
   await expect(drawn).toHaveText(first as string);
 
   await panel.getByRole('radio', { name: 'Token ids' }).check();
   await panel.getByRole('textbox', { name: 'Token ids' }).fill('0, 1 2');
-  await panel.getByRole('button', { name: 'Continue' }).click();
+  await panel.getByRole('button', { name: 'Sample' }).click();
   await expect(panel.getByText('8 of 8 tokens')).toBeVisible();
   expect(await axeFindings(page)).toEqual([]);
   await page.setViewportSize({ width: 390, height: 844 });
@@ -55,8 +55,8 @@ test('a checkpoint’s page continues a text, the same with the same seed', asyn
 test('it can be cancelled, and says what is wrong where it is', async ({ page, refusals }) => {
   refusals.push(/\/sample$/);
   await page.goto(pageOf(run));
-  const panel = page.getByRole('region', { name: 'Continue a text', exact: true });
-  const go = panel.getByRole('button', { name: 'Continue' });
+  const panel = page.getByRole('region', { name: 'Sample a text', exact: true });
+  const go = panel.getByRole('button', { name: 'Sample' });
   await panel.getByLabel('Prompt', { exact: true }).fill('the kraken slept');
   await go.click();
   await expect(panel.getByRole('alert')).toContainText('the model knows no "kraken"');
@@ -77,7 +77,5 @@ test('it can be cancelled, and says what is wrong where it is', async ({ page, r
 
 test('the demo Transformer says why it cannot', async ({ page }) => {
   await page.goto(pageOf(demo));
-  await expect(page.getByRole('region', { name: 'Continue a text' })).toContainText(
-    'Checkpoints of GPT-2 and Llama can',
-  );
+  await expect(page.getByRole('region', { name: 'Sample a text' })).toContainText('Checkpoints of GPT-2 and Llama can');
 });

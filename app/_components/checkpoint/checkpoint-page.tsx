@@ -88,7 +88,7 @@ function Header(props: { checkpoint: CheckpointRef; from: string | null; details
             <>
               {done ? `${done}${seen}, ` : ''}one of the{' '}
               <Link href={listUrl(checkpoint)} className="underline underline-offset-2">
-                brought checkpoints
+                uploaded checkpoints
               </Link>
             </>
           ) : (
@@ -117,16 +117,16 @@ function Header(props: { checkpoint: CheckpointRef; from: string | null; details
           href={startUrl(checkpoint, 'init')}
           title="A new run whose weights begin as these; its optimizer begins afresh"
         >
-          Use as init
+          Start from its weights
         </ButtonLink>
         {kind === 'safetensors' ? null : (
           <ButtonLink
             look="primary"
             href={startUrl(checkpoint, 'resume')}
-            title="A new run that goes on from here, under any strategy"
+            title="A new run that resumes from here, under any strategy"
           >
             <Icon name="arrow" className="size-3.5" />
-            {from === null ? 'Resume from it' : 'Continue with another strategy'}
+            Resume
           </ButtonLink>
         )}
       </div>

@@ -37,7 +37,7 @@ export function ConvertPanel({ checkpoint, details }: { checkpoint: CheckpointRe
     <section className="panel min-w-0 p-4 sm:p-5" aria-label="Convert">
       <div className="flex min-h-8 flex-wrap items-center gap-x-3">
         <h2 className="font-semibold">Convert</h2>
-        <p className="text-xs text-faint">The new one stands among the brought checkpoints; this one stays</p>
+        <p className="text-xs text-faint">The new one stands among the uploaded checkpoints; this one stays</p>
       </div>
       <form
         noValidate

@@ -8,7 +8,7 @@ const ACCEPT = '.ckpt,.pt,.pth,.bin,.safetensors,.tar';
 
 /**
  * A page on which checkpoints can be dropped anywhere, or chosen with the button that `children` places. `isEmpty`: a large
- * field says what can be brought and why.
+ * field says what can be uploaded and why.
  */
 export function DropZone(props: {
   onFiles: (files: readonly File[]) => void;
@@ -45,7 +45,7 @@ export function DropZone(props: {
         <div className="pointer-events-none absolute -inset-2 z-20 grid place-items-center rounded-[12px] border-2 border-dashed border-accent bg-accent-soft/80">
           <p className="panel flex items-center gap-2 px-4 py-3 text-base font-semibold text-accent shadow-[0_8px_30px_rgb(0_0_0/0.18)]">
             <Icon name="upload" />
-            Drop to bring it in
+            Drop to upload it
           </p>
         </div>
       ) : null}
@@ -53,7 +53,7 @@ export function DropZone(props: {
   );
 }
 
-/** What can be brought, and what for. */
+/** What can be uploaded, and what for. */
 function EmptyLibrary({ choose }: { choose: ReactNode }) {
   return (
     <>
@@ -61,7 +61,7 @@ function EmptyLibrary({ choose }: { choose: ReactNode }) {
         <span className="mx-auto grid size-11 place-items-center rounded-full bg-accent-soft text-accent">
           <Icon name="upload" className="size-5" />
         </span>
-        <h2 className="mt-4 text-base font-semibold">Bring a checkpoint</h2>
+        <h2 className="mt-4 text-base font-semibold">Upload a checkpoint</h2>
         <p className="mx-auto mt-1.5 max-w-prose text-pretty text-muted">
           Drop a <code className="font-mono text-xs">.ckpt</code> or <code className="font-mono text-xs">.pt</code> of
           torch.save or Fabric, a <code className="font-mono text-xs">.safetensors</code>, or a sharded folder as one{' '}
@@ -79,7 +79,7 @@ function EmptyLibrary({ choose }: { choose: ReactNode }) {
           ['Convert', 'To one torch file, to safetensors, or to a folder in the files of any number of ranks.'],
           [
             'Train',
-            'A run begins with its weights, or goes on where it stopped, under any strategy and on any number of ranks.',
+            'A run starts from its weights, or resumes where it stopped, under any strategy and on any number of ranks.',
           ],
         ].map(([title, text]) => (
           <li key={title} className="bg-panel p-5">

@@ -21,7 +21,7 @@ import { DeleteCheckpoint } from './delete-checkpoint.tsx';
 import { DropZone } from './drop-zone.tsx';
 import { UploadList } from './upload-list.tsx';
 
-/** The checkpoints that were brought, or made of others here, and the way to bring more. */
+/** The checkpoints that were uploaded, or made of others here, and the way to upload more. */
 export function LibraryPage() {
   const { data, error, isPending } = useQuery({
     queryKey: ['brought'],
@@ -36,9 +36,16 @@ export function LibraryPage() {
         <>
           <div className="mb-4 flex flex-wrap items-center gap-x-3 gap-y-2">
             <h1 className="text-lg font-semibold tracking-tight">Checkpoints</h1>
-            <p className="text-muted">{checkpoints.length ? `${checkpoints.length} brought` : ''}</p>
+            <p className="text-muted">{checkpoints.length ? `${checkpoints.length} uploaded or converted` : ''}</p>
             <div className="ml-auto">{choose}</div>
           </div>
+          <p className="-mt-2 mb-4 text-xs text-muted">
+            Here are those that were uploaded or converted. What a run saved is on the page of that run, in{' '}
+            <Link href="/runs" className="underline underline-offset-2">
+              the list of runs
+            </Link>
+            .
+          </p>
           {error ? (
             <div className="mb-3">
               <Notice tone="bad" title="The checkpoints cannot be listed">
@@ -60,7 +67,7 @@ const HEADS = ['Checkpoint', 'Form', 'Step', 'Verified'] as const;
 function List({ checkpoints, now }: { checkpoints: readonly Brought[]; now: number | null }) {
   return (
     <div className="panel overflow-hidden">
-      <table aria-label="Brought checkpoints" className="block w-full md:table">
+      <table aria-label="Uploaded checkpoints" className="block w-full md:table">
         <thead className="hidden border-b border-line md:table-header-group">
           <tr className="caps text-left">
             {HEADS.map((head) => (
@@ -133,8 +140,8 @@ function Row({ checkpoint, now }: { checkpoint: Brought; now: number | null }) {
         <div className="relative z-10 flex flex-wrap items-center gap-1 max-md:-ml-3 md:justify-end">
           {holds ? (
             <>
-              <ButtonLink look="quiet" href={startUrl(ref, 'init')} aria-label={`Use ${name} as init`}>
-                Use as init
+              <ButtonLink look="quiet" href={startUrl(ref, 'init')} aria-label={`Start from its weights: ${name}`}>
+                Start from its weights
               </ButtonLink>
               {holds.kind === 'safetensors' ? null : (
                 <ButtonLink look="quiet" href={startUrl(ref, 'resume')} aria-label={`Resume from ${name}`}>

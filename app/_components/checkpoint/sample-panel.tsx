@@ -20,8 +20,8 @@ const CONTINUING = ['gpt2', 'llama'];
 export function SamplePanel({ checkpoint, config }: { checkpoint: CheckpointRef; config: unknown }) {
   const kind = valueAt(config, 'model.kind');
   return (
-    <section className="panel min-w-0 p-4 sm:p-5" aria-label="Continue a text">
-      <h2 className="font-semibold">Continue a text</h2>
+    <section className="panel min-w-0 p-4 sm:p-5" aria-label="Sample a text">
+      <h2 className="font-semibold">Sample a text</h2>
       {CONTINUING.includes(String(kind)) ? (
         <SampleForm checkpoint={checkpoint} config={config} />
       ) : (
@@ -151,7 +151,7 @@ function SampleForm({ checkpoint, config }: { checkpoint: CheckpointRef; config:
         </Labelled>
         <div className="flex gap-2">
           <Button type="submit" look="primary" disabled={!ready || state?.going}>
-            {state?.going ? 'Drawing…' : 'Continue'}
+            {state?.going ? 'Sampling…' : 'Sample'}
           </Button>
           {state?.going ? <Button onClick={cancel}>Cancel</Button> : null}
         </div>

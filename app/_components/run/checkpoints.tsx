@@ -50,11 +50,11 @@ export function Checkpoints({ run }: { run: Run }) {
                     <ButtonLink
                       look="quiet"
                       href={startUrl({ runId: run.id, name: checkpoint.name }, 'resume')}
-                      title="A new run that goes on from here, under any strategy"
-                      aria-label={`Continue from ${checkpoint.name}`}
+                      title="A new run that resumes from here, under any strategy"
+                      aria-label={`Resume from ${checkpoint.name}`}
                     >
                       <Icon name="arrow" className="size-3.5" />
-                      Continue
+                      Resume
                     </ButtonLink>
                   )}
                 </span>
