@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
 import { bytesSource } from './byte-source.ts';
 import { DTYPES, type DType, dtypeBytes, elementCount, swapBytes } from './dtype.ts';
+import { handMadeZip } from './fixtures/hand-made-zip.ts';
 import { memorySink } from './fixtures/memory-sink.ts';
 import { readTensor } from './fixtures/read-tensor.ts';
 import { PickleWriter } from './pickle-writer.ts';
@@ -36,6 +37,45 @@ async function failure(bytes: Uint8Array): Promise<StudioError> {
   if (!(error instanceof StudioError)) throw error;
   return error;
 }
+
+/** A zip file as programs make it that compress everything. */
+async function deflatedZip(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
+  const archive = await openZip(bytesSource('stored.zip', bytes));
+  const records = [];
+  for (const entry of archive.entries.values())
+    records.push({ name: entry.name, data: await readZipEntry(archive, entry, entry.bytes), deflate: true });
+  return handMadeZip(records);
+}
+
+describe('repacked with deflated records', () => {
+  test('of more than 1 MiB and of less, it holds the same, whichever part is read', async () => {
+    const state = new PyOrderedDict();
+    const names = ['large', 'small'];
+    for (const [i, elements] of [700_001, 9].entries()) {
+      const values = Float32Array.from({ length: elements }, (_, at) => at % 1013);
+      state.set(
+        names[i],
+        tensorToWrite('float32', [elements], () => [new Uint8Array(values.buffer)]),
+      );
+    }
+    const sink = memorySink();
+    await writeTorchFile(state, sink);
+    const stored = await openTorchFile(bytesSource('stored.pt', sink.bytes()));
+    const repacked = await deflatedZip(sink.bytes());
+    expect(repacked.length).toBeLessThan(sink.bytes().length / 4);
+    const file = await openTorchFile(bytesSource('deflated.pt', repacked));
+    await file.verify();
+    for (const name of names) {
+      const [as, was] = [file, stored].map(({ value }) => tensor(dict(value).get(name)));
+      expect(Buffer.compare(await readTensor(file, as), await readTensor(stored, was))).toBe(0);
+    }
+    const large = tensor(dict(file.value).get('large'));
+    for (const first of [600_000, 300_000, 699_999]) {
+      const part = new Float32Array((await file.readElements(large, first, 2)).buffer);
+      expect([...part]).toEqual([first % 1013, (first + 1) % 1013]);
+    }
+  });
+});
 
 describe('zoo.pt: every dtype, views, shared storage, containers', () => {
   const COUNTING = Array.from({ length: 24 }, (_, i) => i);

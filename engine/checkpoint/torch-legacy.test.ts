@@ -1,9 +1,10 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { bytesSource } from './byte-source.ts';
+import { swapBytes } from './dtype.ts';
 import { readTensor } from './fixtures/read-tensor.ts';
 import { writePickle } from './fixtures/write-pickle.ts';
-import { PyTuple, type PyValue } from './python-value.ts';
+import { PyTuple, type PyValue, sequenceItems } from './python-value.ts';
 import { openTorchFile, type TorchFile } from './torch-file.ts';
 import { isTensor, type TorchTensor } from './torch-globals.ts';
 
@@ -26,7 +27,46 @@ async function spellOut(file: TorchFile, value: PyValue = file.value): Promise<u
   return value;
 }
 
+/** Its machine says little_endian in byte 73; its storages, each led by its count, begin at byte 2140. */
+const [TRUE, FALSE, LITTLE_ENDIAN_AT, STORAGES_AT] = [0x88, 0x89, 73, 2140];
+
+/** zoo_legacy.pt as a machine of the other byte order writes it. */
+async function zooOfBigEndian(): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = testdata('zoo_legacy.pt');
+  expect(bytes[LITTLE_ENDIAN_AT]).toBe(TRUE);
+  const { value } = await open(bytes);
+  const dtypes = new Map<string, TorchTensor>();
+  const remember = (item: PyValue): void => {
+    if (isTensor(item)) dtypes.set(item.storage.key, item);
+    else for (const each of item instanceof Map ? item.values() : (sequenceItems(item) ?? [])) remember(each);
+  };
+  remember(value);
+  // The list of keys in the pickle before the storages says their order; each is nine digits.
+  const keys = Buffer.from(bytes.subarray(1892, STORAGES_AT)).toString('latin1').match(/\d{9}/g)!;
+  expect(new Set(keys)).toEqual(new Set(dtypes.keys()));
+  let at = STORAGES_AT;
+  for (const { dtype, storage } of keys.map((key) => dtypes.get(key)!)) {
+    bytes.subarray(at, at + 8).reverse();
+    swapBytes(bytes.subarray(at + 8, at + 8 + storage.bytes), dtype);
+    at += 8 + storage.bytes;
+  }
+  expect(at).toBe(bytes.length);
+  bytes[LITTLE_ENDIAN_AT] = FALSE;
+  return bytes;
+}
+
 describe('the format before torch 1.6', () => {
+  test('written by a big-endian machine it holds the same', async () => {
+    const [big, little] = await Promise.all([await zooOfBigEndian(), testdata('zoo_legacy.pt')].map((b) => open(b)));
+    expect(await spellOut(big)).toEqual(await spellOut(little));
+  });
+
+  test('a storage that counts otherwise than the tensors of it is refused by name', async () => {
+    const bytes = testdata('zoo_legacy.pt');
+    bytes[STORAGES_AT]++;
+    await expect(open(bytes)).rejects.toThrow(/storage 818229584 should have \d+ bytes and has \d+ elements/);
+  });
+
   test('zoo_legacy.pt holds what zoo.pt holds', async () => {
     const [legacy, zip] = await Promise.all(['zoo_legacy.pt', 'zoo.pt'].map((name) => open(testdata(name), name)));
     const [old, young] = [await spellOut(legacy), await spellOut(zip)] as [Map<string, unknown>, Map<string, unknown>];

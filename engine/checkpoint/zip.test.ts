@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { StudioError } from '../errors.ts';
 import { type ByteSource, bytesSource } from './byte-source.ts';
-import { crc32 } from './crc32.ts';
+import { handMadeZip } from './fixtures/hand-made-zip.ts';
 import { memorySink } from './fixtures/memory-sink.ts';
 import { openZip, openZipEntry, readZipEntry, verifyZipEntry } from './zip-reader.ts';
 import { ZipWriter, zipBytes } from './zip-writer.ts';
@@ -42,44 +42,6 @@ const SAMPLE: Records = new Map([
   ['archive/data/1', new Uint8Array(0)],
   ['archive/version', text('3\n')],
 ]);
-
-/** A zip file by hand, with sizes in the local headers, as Python's zipfile writes it. */
-async function handMade(records: { name: string; data: Uint8Array<ArrayBuffer>; deflate?: boolean; claim?: number }[]) {
-  const parts: Uint8Array[] = [];
-  const directory: Uint8Array[] = [];
-  let offset = 0;
-  for (const { name, data, deflate = false, claim = data.length } of records) {
-    const packed = deflate ? await deflated(data) : data;
-    const common = new DataView(new ArrayBuffer(26));
-    common.setUint16(4, deflate ? 8 : 0, true);
-    common.setUint32(10, crc32(data), true);
-    common.setUint32(14, packed.length, true);
-    common.setUint32(18, claim, true);
-    common.setUint16(22, text(name).length, true);
-    const fields = new Uint8Array(common.buffer);
-    const local = [text('PK\x03\x04'), fields, text(name), packed];
-    const tail = new DataView(new ArrayBuffer(14));
-    tail.setUint32(10, offset, true);
-    directory.push(text('PK\x01\x02'), new Uint8Array(2), fields, new Uint8Array(tail.buffer), text(name));
-    parts.push(...local);
-    offset += local.reduce((sum, part) => sum + part.length, 0);
-  }
-  const end = new DataView(new ArrayBuffer(18));
-  end.setUint16(4, records.length, true);
-  end.setUint16(6, records.length, true);
-  end.setUint32(
-    8,
-    directory.reduce((sum, part) => sum + part.length, 0),
-    true,
-  );
-  end.setUint32(12, offset, true);
-  return new Uint8Array(Buffer.concat([...parts, ...directory, text('PK\x05\x06'), new Uint8Array(end.buffer)]));
-}
-
-async function deflated(data: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
-  const stream = new Blob([data]).stream().pipeThrough(new CompressionStream('deflate-raw'));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 
 const GiB = 1024 ** 3;
 const MAX = 0xffffffff;
@@ -172,7 +134,7 @@ describe('reading', () => {
   test('stored and deflated records without alignment, as other programs write them', async () => {
     const long = text('all work and no play '.repeat(5000)) as Uint8Array<ArrayBuffer>;
     const back = await readAll(
-      await handMade([
+      await handMadeZip([
         { name: 'x/a', data: long, deflate: true },
         { name: 'x/b', data: long },
       ]),
@@ -264,21 +226,21 @@ describe('reading', () => {
 
   test('a record that claims more, or less, than it unpacks to', async () => {
     const data = new Uint8Array(1000);
-    const make = (claim: number) => handMade([{ name: 'x/a', data, deflate: true, claim }]);
+    const make = (claim: number) => handMadeZip([{ name: 'x/a', data, deflate: true, claim }]);
     expect((await failure(await make(2000))).message).toMatch(/1000 bytes instead of the 2000/);
     expect((await failure(await make(999))).message).toMatch(/more than the 999 bytes/);
     expect((await failure(await make(4_000_000_000))).message).toMatch(/more than the file can hold/);
   });
 
   test('a stored record that claims four billion bytes', async () => {
-    const file = await handMade([{ name: 'x/a', data: new Uint8Array(8), claim: 4_000_000_000 }]);
+    const file = await handMadeZip([{ name: 'x/a', data: new Uint8Array(8), claim: 4_000_000_000 }]);
     expect((await failure(file)).code).toBe('bad-file');
   });
 
   test.each(['../evil', '/etc/passwd', 'a/../../b', 'C:/x', 'a\\b', ''])(
     'the name %j does not leave its folder',
     async (name) => {
-      const file = await handMade([{ name, data: new Uint8Array(1) }]);
+      const file = await handMadeZip([{ name, data: new Uint8Array(1) }]);
       expect((await failure(file)).message).toMatch(/leaves its folder/);
     },
   );
@@ -288,7 +250,7 @@ describe('reading', () => {
     expect(
       (
         await failure(
-          await handMade([
+          await handMadeZip([
             { name: 'x', data },
             { name: 'x', data },
           ]),

@@ -209,6 +209,13 @@ describe('9.30: a checkpoint that has changed is named', () => {
 });
 
 describe('listed, deleted, kept', () => {
+  test('a folder that lost a file is not listed', async () => {
+    await save(3);
+    const { path } = await save(20);
+    await rm(join(path, rankFileName(1)));
+    expect(await steps()).toEqual([3]);
+  });
+
   test('files and folders by step; others are not ours', async () => {
     await save(20);
     await save(3);
