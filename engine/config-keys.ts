@@ -24,6 +24,8 @@ export function unknownKey(schema: Schema, path: readonly PropertyKey[], section
   const isHere = ({ path: at }: Key) => at === (place ? `${place}.` : '') + at.split('.').at(-1);
   const kind = (section as { kind?: unknown } | null)?.kind;
   const here = all.filter((each) => isHere(each) && (each.kind === null || each.kind === kind));
+  const fabric = all.filter((each) => each.path === FABRIC_NAMES[letters(key)]).map((each) => each.path);
+  if (fabric.length) return `unknown key. Did you mean ${inSection(fabric[0], place)}?`;
   const near = nearestWord(
     key,
     here.map(({ name }) => name),
@@ -37,6 +39,21 @@ export function unknownKey(schema: Schema, path: readonly PropertyKey[], section
   const elsewhere = [...new Set(same.map((each) => each.path).filter((dotted) => depth(dotted) === least))];
   if (elsewhere.length) return `unknown key. Did you mean ${elsewhere.join(' or ')}?`;
   return 'unknown key. Check its spelling, or remove it';
+}
+
+/** The fields of what Fabric and Lightning call by another name; that as `letters` gives it. */
+const FABRIC_NAMES: Readonly<Record<string, string | undefined>> = {
+  maxsteps: 'trainer.steps',
+  maxepochs: 'trainer.steps',
+  accelerator: 'adapter',
+  numnodes: 'devices',
+  bf16: 'precision',
+  fp16: 'precision',
+};
+
+/** A dotted path as a section's own keys are named: by the key alone. */
+function inSection(path: string, place: string): string {
+  return place && path.startsWith(`${place}.`) ? path.slice(place.length + 1) : path;
 }
 
 /** learningRate and learning_rate: lr. */

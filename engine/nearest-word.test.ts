@@ -30,7 +30,15 @@ describe('a config with a word that there is not', () => {
   it.each<[object, string, string]>([
     [{ trainr: {} }, 'trainr', 'unknown key. Did you mean trainer?'],
     [{ trainer: { step: 3 } }, 'trainer.step', 'unknown key. Did you mean steps?'],
-    [{ trainer: { max_steps: 3 } }, 'trainer.max_steps', 'unknown key. Check its spelling, or remove it'],
+    [{ trainer: { max_steps: 3 } }, 'trainer.max_steps', 'unknown key. Did you mean steps?'],
+    [{ max_epochs: 3 }, 'max_epochs', 'unknown key. Did you mean trainer.steps?'],
+    [{ trainer: { accelerator: 'gpu' } }, 'trainer.accelerator', 'unknown key. Did you mean adapter?'],
+    [{ num_nodes: 2 }, 'num_nodes', 'unknown key. Did you mean devices?'],
+    [{ bf16: true }, 'bf16', 'unknown key. Did you mean precision?'],
+    [{ sharding_strategy: 'FULL_SHARD' }, 'sharding_strategy', 'unknown key. Did you mean strategy.shardingStrategy?'],
+    [{ cpu_offload: true }, 'cpu_offload', 'unknown key. Did you mean strategy.cpuOffload?'],
+    [{ state_dict_type: 'full' }, 'state_dict_type', 'unknown key. Did you mean strategy.stateDictType?'],
+    [{ constructor: 1 }, 'constructor', 'unknown key. Check its spelling, or remove it'],
     [
       { trainer: { accumulate_grad_batches: 2 } },
       'trainer.accumulate_grad_batches',

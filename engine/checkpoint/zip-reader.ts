@@ -120,7 +120,9 @@ function bad(source: ByteSource, what: string): StudioError {
 }
 
 function badCrc(archive: ZipArchive, entry: ZipEntry): StudioError {
-  return bad(archive.source, `record ${entry.name} has changed since it was written (its CRC-32 differs)`);
+  const { name } = archive.source;
+  const what = `record ${entry.name} has changed since it was written: its CRC-32 differs`;
+  return new StudioError('bad-file', `${name} is damaged (${what}). Copy or download it again.`, { file: name });
 }
 
 interface DirectoryEnd {
