@@ -2,9 +2,9 @@ import { join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import type { CheckpointKind, ConvertLine } from '../contract.ts';
 import type { BroughtCheckpoints } from './brought-checkpoints.ts';
-import { ENDING_OF, freeName, safeStem, withoutEnding } from './checkpoint-names.ts';
+import { ENDING_OF, safeStem, withoutEnding } from './checkpoint-names.ts';
 import { checkpointInProcess } from './checkpoint-process.ts';
-import { openDraft, placeDraft } from './draft.ts';
+import { openDraft, placeDraftFreely } from './draft.ts';
 
 export interface WantedConversion {
   readonly from: string;
@@ -24,19 +24,20 @@ export async function* convertHere(
   brought: BroughtCheckpoints,
   signal: AbortSignal,
 ): AsyncGenerator<ConvertLine, void, void> {
-  const placed = await freeName(uploads, safeStem(withoutEnding(name), 'checkpoint'), ENDING_OF[kind]);
-  const draft = await openDraft(uploads, placed);
+  const parts = { stem: safeStem(withoutEnding(name), 'checkpoint'), ending: ENDING_OF[kind] };
+  const made = `${parts.stem}${parts.ending}`;
+  const draft = await openDraft(uploads, made);
   const failed = ({ code, message }: { code: string; message: string }): ConvertLine => ({
     type: 'failed',
     error: { code, message: draft.told(message) },
   });
   try {
-    const task = { action: 'convert', from, to: join(draft.folder, placed), kind, ranks } as const;
+    const task = { action: 'convert', from, to: join(draft.folder, made), kind, ranks } as const;
     for await (const line of checkpointInProcess(task, signal)) {
       if (line.type === 'progress') yield line;
       if (line.type === 'failed') yield failed(line.error);
       if (line.type !== 'converted') continue;
-      await placeDraft(draft, placed, uploads);
+      const placed = await placeDraftFreely(draft, made, parts, uploads);
       yield { type: 'converted', checkpoint: await brought.get(placed), dropped: line.dropped };
     }
   } catch (error) {

@@ -4,9 +4,9 @@ import { StudioError } from '../../engine/errors.ts';
 import { commitCheckpointFolder } from '../../engine/node/checkpoint-folder.ts';
 import { sha256OfFile, writeDigested } from '../../engine/node/digested-file.ts';
 import { absent, DIGEST_SUFFIX, writeSynced } from '../../engine/node/file-bytes.ts';
-import { freeName, withoutEnding } from './checkpoint-names.ts';
+import { withoutEnding } from './checkpoint-names.ts';
 import { type ReadingBounds, verifyInProcess } from './checkpoint-process.ts';
-import { inDraft, placeDraft } from './draft.ts';
+import { inDraft, placeDraft, placeDraftFreely } from './draft.ts';
 import { unpackArchive } from './unpack-archive.ts';
 
 /** What a person brings. */
@@ -44,20 +44,18 @@ async function importFile({ source, brought, name, maxBytes, ...reading }: Arriv
     const stem = withoutEnding(name);
     const other = `${stem}-${sha256.slice(0, 8)}${name.slice(stem.length)}`;
     for (const candidate of [name, other]) {
-      const path = join(uploads, candidate);
-      const there = await lstat(path).catch(absent);
-      const isSame = there?.isFile() && (await sha256OfFile(path)) === sha256;
-      if (there && !isSame) continue;
-      const list = join(draft.folder, `${candidate}${DIGEST_SUFFIX}`);
+      const made = join(draft.folder, candidate);
+      const list = `${made}${DIGEST_SUFFIX}`;
+      await rename(draft.arriving, made);
       await writeSynced(list, `${sha256}  ${candidate}\n`);
-      if (isSame) {
+      if (await placeDraft(draft, candidate, uploads)) return { name: candidate, bytes, sha256 };
+      const path = join(uploads, candidate);
+      if ((await lstat(path).catch(absent))?.isFile() && (await sha256OfFile(path)) === sha256) {
         // It may have come in another way, and nobody had read it through.
         await rename(list, `${path}${DIGEST_SUFFIX}`);
-      } else {
-        await rename(draft.arriving, join(draft.folder, candidate));
-        await placeDraft(draft, candidate, uploads);
+        return { name: candidate, bytes, sha256 };
       }
-      return { name: candidate, bytes, sha256 };
+      await rename(made, draft.arriving);
     }
     throw new StudioError('conflict', `There is another file ${name} already. Give yours another name.`);
   });
@@ -76,10 +74,10 @@ async function importArchive(
     if (digests && digests.size !== files.length)
       throw new StudioError('bad-file', 'The archive lacks files that are on its list of digests.');
     await verifyArrival(draft.arriving, reading);
-    const placed = await freeName(uploads, name.slice(0, -'.tar'.length), '');
-    const { bytes, sha256 } = await commitCheckpointFolder(draft.arriving, join(draft.folder, placed), files);
-    await placeDraft(draft, placed, uploads);
-    return { name: placed, bytes, sha256 };
+    const stem = name.slice(0, -'.tar'.length);
+    const { bytes } = await commitCheckpointFolder(draft.arriving, join(draft.folder, stem), files);
+    const placed = await placeDraftFreely(draft, stem, { stem, ending: '' }, uploads);
+    return { name: placed, bytes, sha256: await sha256OfFile(join(uploads, `${placed}${DIGEST_SUFFIX}`)) };
   });
 }
 
