@@ -7,6 +7,9 @@ import { readTarHeader, TAR_BLOCK, tarPadding } from './tar-format.ts';
 
 /** Files of a checkpoint of 512 ranks with room to spare. */
 const MAX_FILES = 2000;
+/** Headers of folders and attributes: some before each file, as tars of other programs have them. */
+const MAX_SKIPPED = 2 * MAX_FILES;
+const MAX_SKIPPED_BYTES = 64 * 1024;
 const MAX_LIST_BYTES = 1024 * 1024;
 /** Of a file: as long as an archive of ours can give it back. Of the folder: what this studio may call one, see safeStem. */
 const FILE_NAME = /^(?:\.metadata|[A-Za-z0-9_][A-Za-z0-9_.-]{0,99})$/;
@@ -23,7 +26,7 @@ export interface UnpackedArchive {
 /**
  * Unpacks a tar with one checkpoint folder, and the list of digests beside it if there is one, as it arrives. Only plain
  * files one folder deep are taken: anything else (links, devices, longer ways, names twice or alike but for their case)
- * is refused as a whole. `maxBytes` bounds what is written. The caller removes `into` when this throws.
+ * is refused as a whole. `maxBytes` bounds what is read and written. The caller removes `into` when this throws.
  */
 export async function unpackArchive(
   source: AsyncIterable<Buffer>,
@@ -37,13 +40,17 @@ export async function unpackArchive(
   let folder: string | null = null;
   let list: string | null = null;
   let total = 0;
+  let skipped = 0;
   for (;;) {
     const block = await reader.take(TAR_BLOCK);
     const header = block && readTarHeader(block);
     if (!header) break;
-    total += header.bytes;
+    total += TAR_BLOCK + header.bytes;
     if (total > maxBytes) throw new StudioError('too-large', `The archive has more than ${maxBytes} bytes.`);
     if (header.type === '5' || header.type === 'x' || header.type === 'g') {
+      if (++skipped > MAX_SKIPPED)
+        throw new StudioError('too-large', `The archive has more than ${MAX_SKIPPED} folders and attributes.`);
+      if (header.bytes > MAX_SKIPPED_BYTES) throw refuse(header.name, 'is too large for a folder or an attribute');
       // Attributes that say more of the next file are of no use here, and its name must do without them.
       await reader.skip(header.bytes + tarPadding(header.bytes));
       continue;
