@@ -1,6 +1,15 @@
 import { describe, expect, it } from 'vitest';
 import type { RankTrace } from '../../engine/trainer/rank-trace.ts';
-import { layoutTrace, liveAt, moveByKey, ROW_PX, sharesOf, sliceAt, ticksOf } from './trace-layout.ts';
+import {
+  layoutTrace,
+  liveAt,
+  moveByKey,
+  ROW_PX,
+  sharesOf,
+  sliceAt,
+  ticksOf,
+  uncoveredUntilMs,
+} from './trace-layout.ts';
 
 const step = (lane: 'compute' | 'comm' | 'host', label: string, startMs: number, endMs: number, kind = 'compute') => ({
   lane,
@@ -116,4 +125,16 @@ describe('a trace as it is drawn', () => {
     expect(ticksOf(0, 10, 5)).toEqual([0, 2, 4, 6, 8, 10]);
     expect(ticksOf(3.3, 4.1, 4).map((ms) => ms.toFixed(1))).toEqual(['3.4', '3.6', '3.8', '4.0']);
   });
+});
+
+it('a slice’s name ends where the first slice that is seen over it begins', () => {
+  const [row] = layoutTrace([trace(0, 100), trace(1, 100)]).rows.filter(({ label }) => label === 'comm');
+  const gather = row.slices.findIndex(({ kind }) => kind === 'step');
+  expect(uncoveredUntilMs(row, gather, 0.1)).toBe(1.5);
+  // The wait inside of it is too short to be seen.
+  expect(uncoveredUntilMs(row, gather, 2)).toBe(3);
+  expect(uncoveredUntilMs(row, gather + 1, 0.1)).toBe(2.5);
+  const brief = { ...row.slices[gather], kind: 'wait' as const, for: 'x', startMs: 1.2, endMs: 1.25, inside: true };
+  const twice = { ...row, slices: [row.slices[gather], brief, row.slices[gather + 1]] };
+  expect(uncoveredUntilMs(twice, 0, 0.1)).toBe(1.5);
 });

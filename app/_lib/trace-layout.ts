@@ -16,13 +16,24 @@ export const STEP_LOOKS: readonly { kinds: readonly string[]; label: string; col
   { kinds: ['compute'], label: 'compute', colour: 'var(--cat-activations)' },
   { kinds: ['all-gather'], label: 'all-gather', colour: 'var(--cat-gathered)' },
   { kinds: ['reduce-scatter', 'all-reduce'], label: 'reduce', colour: 'var(--cat-gradients)' },
-  { kinds: ['optimizer'], label: 'optimizer', colour: 'var(--cat-optimizer)' },
+  { kinds: ['optimizer'], label: 'optimizer step', colour: 'var(--cat-optimizer)' },
   { kinds: ['upload', 'download'], label: 'between host and device', colour: 'var(--cat-staging)' },
 ];
 const FREE_COLOUR = 'var(--line-strong)';
 
 export function stepColour(kind: string): string {
   return STEP_LOOKS.find(({ kinds }) => kinds.includes(kind))?.colour ?? FREE_COLOUR;
+}
+
+/**
+ * From when on a slice is painted over by one that begins within it and lasts longer than `seenMs`: there its name must end.
+ * Its own end where none does.
+ */
+export function uncoveredUntilMs({ slices }: TraceRow, index: number, seenMs: number): number {
+  const { endMs } = slices[index];
+  for (let next = index + 1; next < slices.length && slices[next].startMs < endMs; next++)
+    if (slices[next].endMs - slices[next].startMs > seenMs) return slices[next].startMs;
+  return endMs;
 }
 
 /** A slice in the time of all ranks, in milliseconds from the first of them. */

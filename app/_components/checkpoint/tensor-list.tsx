@@ -45,10 +45,10 @@ function TensorRow({ checkpoint, tensor }: { checkpoint: CheckpointRef; tensor: 
           <span className="font-mono text-muted">
             {dtype} [{shape.join(', ')}]
           </span>
+          <span className="w-20 text-right text-faint">{parts.length > 1 ? `${parts.length} chunks` : ''}</span>
           <span className="w-20 text-right text-muted" title={formatExactBytes(bytes)}>
             {formatBytes(bytes)}
           </span>
-          <span className="w-20 text-right text-faint">{parts.length > 1 ? `${parts.length} chunks` : ''}</span>
         </summary>
         {open ? (
           <div className="space-y-3 py-3">

@@ -52,7 +52,11 @@ export function ConfigField(props: FieldProps) {
   const label = (
     <>
       <span className="shrink-0 font-medium">{field.label}</span>
-      <span aria-hidden="true" className="truncate font-mono text-2xs text-faint" title={field.path}>
+      <span
+        aria-hidden="true"
+        className="min-w-0 text-right font-mono text-2xs wrap-anywhere text-faint"
+        title={field.path}
+      >
         {key}
       </span>
     </>

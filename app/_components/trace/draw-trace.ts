@@ -10,6 +10,7 @@ import {
   type TraceLayout,
   type TraceRow,
   ticksOf,
+  uncoveredUntilMs,
 } from '../../_lib/trace-layout.ts';
 
 /** The part of a trace that is seen. */
@@ -140,6 +141,7 @@ function drawRow(surface: TraceSurface, layout: TraceLayout, row: TraceRow, hatc
   context.fillRect(gutterPx, row.topPx, widthPx, ROW_PX);
   context.textAlign = 'left';
   let painted = '';
+  const pixelMs = (window.toMs - window.fromMs) / (widthPx - gutterPx - RIGHT_PX);
   for (const [index, slice] of row.slices.entries()) {
     if (slice.endMs < window.fromMs || slice.startMs > window.toMs) continue;
     const from = xOf(surface, slice.startMs);
@@ -165,10 +167,8 @@ function drawRow(surface: TraceSurface, layout: TraceLayout, row: TraceRow, hatc
     context.fillRect(from + width - 0.5, row.topPx, 0.5, ROW_PX);
     const text = isWait ? `waits for ${slice.for}` : name;
     const left = Math.max(from, gutterPx) + 4;
-    // A step's name ends where a wait inside of it begins.
-    const next = row.slices[index + 1];
-    const isSeen = next?.inside && xOf(surface, next.endMs) - xOf(surface, next.startMs) > 2;
-    const end = isSeen ? Math.min(from + width, xOf(surface, next.startMs)) : from + width;
+    // Its name ends where another slice begins over it, such as a wait inside of a step.
+    const end = xOf(surface, uncoveredUntilMs(row, index, 2 * pixelMs));
     const fitting = shortened(context, text, end - left - 4);
     if (!fitting) continue;
     context.fillStyle = colour(isWait ? 'var(--muted)' : '#101216');
