@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { link, readdir, rm } from 'node:fs/promises';
+import { link, lstat, readdir, rm } from 'node:fs/promises';
 import { extname, join } from 'node:path';
 import { StudioError } from '../../../engine/errors.ts';
 import { sha256OfFile } from '../../../engine/node/digested-file.ts';
-import { DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
+import { absent, DIGEST_SUFFIX } from '../../../engine/node/file-bytes.ts';
 import { CHECKPOINT_ENDINGS, safeStem } from '../../checkpoints/checkpoint-names.ts';
 import { importCheckpoint, receiveFile } from '../../checkpoints/import-checkpoint.ts';
 import type { FileList } from '../../contract.ts';
@@ -110,13 +110,15 @@ async function place(draft: string, folder: string, name: string, sha256: string
   const extension = extname(name);
   const other = `${name.slice(0, -extension.length)}-${sha256.slice(0, 8)}${extension}`;
   for (const candidate of [name, other]) {
+    const path = join(folder, candidate);
     try {
-      await link(draft, join(folder, candidate)); // fails where a rename would replace
+      await link(draft, path); // fails where a rename would replace
       return candidate;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     }
-    if ((await sha256OfFile(join(folder, candidate))) === sha256) return candidate;
+    // A checkpoint folder may be called so too.
+    if ((await lstat(path).catch(absent))?.isFile() && (await sha256OfFile(path)) === sha256) return candidate;
   }
   throw new StudioError('conflict', `There is another file ${name} already. Give yours another name.`);
 }
