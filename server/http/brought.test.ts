@@ -1,7 +1,10 @@
+import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { verifyCheckpoint } from '../../engine/node/checkpoint-verify.ts';
@@ -155,6 +158,10 @@ describe('brought checkpoints', () => {
       'words.txt',
       '..%2fwords.txt',
       'mine%2f.metadata',
+      'mine%2f',
+      'mine%2f.',
+      'mine%2f..%2fmine.ckpt',
+      'MINE',
     ])
       expect((await test.api.get(`/checkpoints/${name}/details`)).status, name).toBe(404);
     await symlink('/etc', join(uploads, 'way'));
@@ -227,6 +234,62 @@ describe('brought checkpoints', () => {
     expect((await readdir(uploads)).filter((name) => name.startsWith('gone'))).toEqual([]);
     expect((await test.api.ask('DELETE', '/checkpoints/gone.ckpt')).status).toBe(404);
   }, 60_000);
+});
+
+describe('an archive that is brought', () => {
+  /** A tar of the folder that was brought, once `spoil` was at its copy, with the list of digests that this returns. */
+  async function archiveOf(spoil: (copy: string, list: string) => Promise<string | null>): Promise<Buffer> {
+    const place = await mkdtemp(join(work, 'archive-'));
+    await cp(join(uploads, 'mine'), join(place, 'mine'), { recursive: true });
+    const list = await spoil(join(place, 'mine'), await readFile(join(uploads, 'mine.sha256'), 'utf8'));
+    if (list !== null) await writeFile(join(place, 'mine.sha256'), list);
+    const names = list === null ? ['mine'] : ['mine', 'mine.sha256'];
+    await promisify(execFile)('tar', ['--format=ustar', '-cf', 'all.tar', ...names], { cwd: place });
+    return readFile(join(place, 'all.tar'));
+  }
+
+  it.each([
+    [
+      'damaged, without a list of digests',
+      /CRC-32/,
+      async (copy: string) => {
+        const shard = await readFile(join(copy, '__1_0.distcp'));
+        const inTensor = shard.indexOf((await readFile(join(uploads, 'mine.safetensors'))).subarray(-16));
+        expect(inTensor).toBeGreaterThan(0);
+        shard[inTensor] ^= 1;
+        await writeFile(join(copy, '__1_0.distcp'), shard);
+        return null;
+      },
+    ],
+    [
+      'with a pickle that calls a program',
+      /posix|nt\.system|os\.system|eval/,
+      async (copy: string) => {
+        await cp(fileURLToPath(new URL('../../engine/testdata/malicious.pt', import.meta.url)), join(copy, 'meta.pt'));
+        return null;
+      },
+    ],
+    [
+      'with a list that lacks a file',
+      /meta\.pt in the archive is not what its list of digests says/,
+      async (_: string, list: string) => list.replace(/.*meta\.pt\n/, ''),
+    ],
+    [
+      'without a file of its list',
+      /lacks files that are on its list/,
+      async (_: string, list: string) => `${list}${'ab'.repeat(32)}  mine/notes\n`,
+    ],
+  ])('%s is refused, and nothing of it stays', async (_, says, spoil) => {
+    const before = (await readdir(uploads)).sort();
+    const { status, body } = await bring('mine.tar', await archiveOf(spoil));
+    expect([status, body.error?.message]).toEqual([400, expect.stringMatching(says)]);
+    expect((await readdir(uploads)).sort()).toEqual(before);
+  });
+
+  it('otherwise it is taken', async () => {
+    expect((await bring('mine.tar', await archiveOf(async (_, list) => list))).body.path).toBe('uploads/mine-2');
+    expect((await test.api.ask('DELETE', '/checkpoints/mine-2')).status).toBe(204);
+  });
 });
 
 describe.each([

@@ -115,9 +115,11 @@ describe('after the server was killed', () => {
 });
 
 describe('a server that is asked to end', () => {
-  it('stops its runs as if asked to, keeps the queue, and leaves nothing behind', async () => {
+  it('stops its runs with a checkpoint, keeps the queue, and leaves nothing behind', async () => {
     const { started, ask, exited, training } = await startProcess();
-    const running = await ask('/runs', { config: { name: 'slow', trainer: { steps: 1000 } } });
+    const running = await ask('/runs', {
+      config: { name: 'slow', trainer: { steps: 1000 }, checkpoint: { atEnd: false } },
+    });
     const queued = await ask('/runs', { config: { name: 'slow', trainer: { steps: 2 } } });
     await training(running.id);
     const left = await traces(running.id);
