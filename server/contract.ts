@@ -219,6 +219,8 @@ export const CheckpointDetails = z.object({
   bytes: z.number(),
   files: z.array(z.object({ name: z.string(), bytes: z.number(), sha256: z.string().nullable() })).readonly(),
   params: z.number(),
+  /** Of all; of very many, `tensors` lists the first. */
+  tensorCount: z.number(),
   tensors: z
     .array(
       z.object({

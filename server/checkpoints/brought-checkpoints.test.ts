@@ -7,6 +7,7 @@ import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { openDataFolder } from '../data-folder.ts';
 import { measureCheckpoint } from '../runs/checkpoint-files.ts';
 import { BroughtCheckpoints } from './brought-checkpoints.ts';
+import { inspectInProcess, lookInProcess } from './look-in-process.ts';
 
 const file = fileURLToPath(new URL('../../engine/testdata/demo-transformer/init.pt', import.meta.url));
 let work: string;
@@ -34,6 +35,33 @@ it('a folder seen half copied is whole when it is', async () => {
   expect(await brought.list()).toMatchObject([{ name: 'mine', holds: { kind: 'sharded' }, problem: null }]);
   await truncate(join(copy, '.metadata'), 10);
   expect(await brought.list()).toMatchObject([{ holds: null }]);
+});
+
+it('of very many tensors all are counted and the first listed', async () => {
+  const entries = Array.from({ length: 12_000 }, (_, i) => [
+    `t${i}`,
+    { dtype: 'F32', shape: [0], data_offsets: [0, 0] },
+  ]);
+  const header = Buffer.from(JSON.stringify(Object.fromEntries(entries)));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(header.length));
+  const path = join(uploads, 'many.safetensors');
+  await writeFile(path, Buffer.concat([length, header]));
+  expect(await brought.list()).toMatchObject([{ holds: { tensors: 12_000 } }]);
+  const { tensors, tensorCount } = await inspectInProcess(path, new AbortController().signal);
+  expect([tensors.length, tensorCount, tensors[9_999].name]).toEqual([10_000, 12_000, 't9999']);
+});
+
+it('more looks than may wait are refused, and the others are answered', async () => {
+  const staying = new AbortController().signal;
+  const asked = Array.from({ length: 19 }, () =>
+    lookInProcess([], staying).then(
+      () => 'looked',
+      ({ code }) => code,
+    ),
+  );
+  expect(await Promise.all(asked)).toEqual([...Array(18).fill('looked'), 'conflict']);
+  expect((await lookInProcess([file], staying)).get(file)).toMatchObject({ kind: 'full', tensors: [] });
 });
 
 it('what is deleted while it is looked at is gone', async () => {

@@ -4,22 +4,27 @@ import { extname, join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import { deleteCheckpoint } from '../../engine/node/checkpoint-list.ts';
 import { absent, DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
-import { type CheckpointInspection, inspectCheckpoint } from '../../engine/node/inspect-checkpoint.ts';
 import { readDigest } from '../../engine/node/whole-file.ts';
 import type { BroughtCheckpoint } from '../contract.ts';
 import { type DataFolder, quote } from '../data-folder.ts';
 import { measureCheckpoint } from '../runs/checkpoint-files.ts';
 import { CHECKPOINT_ENDINGS } from './checkpoint-names.ts';
+import { type BoundedInspection, lookInProcess } from './look-in-process.ts';
 
-/** As much of an inspection as a list shows. */
-type Looked = Pick<BroughtCheckpoint, 'holds' | 'problem'>;
+interface Found {
+  readonly file: string;
+  readonly stamp: string;
+  readonly told: Omit<BroughtCheckpoint, 'holds' | 'problem'>;
+}
 
 /** The checkpoints that persons brought, or had made of others: files and folders of uploads/. */
 export class BroughtCheckpoints {
   readonly #uploads: string;
   readonly #root: string;
-  /** By name, with what tells one content from another. Opening is quick, but a list is asked for often. */
-  readonly #looked = new Map<string, { readonly stamp: string; readonly looked: Looked }>();
+  /** By name, with what tells one content from another. Opening takes a process, and a list is asked for often. */
+  readonly #held = new Map<string, { readonly stamp: string; readonly holds: BroughtCheckpoint['holds'] }>();
+  /** One look at all is enough for everybody who asks meanwhile. */
+  #listing: Promise<BroughtCheckpoint[]> | null = null;
 
   constructor({ uploads, root }: DataFolder) {
     this.#uploads = uploads;
@@ -27,22 +32,31 @@ export class BroughtCheckpoints {
   }
 
   /** Newest first. */
-  async list(): Promise<BroughtCheckpoint[]> {
+  list(): Promise<BroughtCheckpoint[]> {
+    this.#listing ??= this.#list().finally(() => {
+      this.#listing = null;
+    });
+    return this.#listing;
+  }
+
+  async #list(): Promise<BroughtCheckpoint[]> {
     const names = await readdir(this.#uploads);
-    for (const name of this.#looked.keys()) if (!names.includes(name)) this.#looked.delete(name);
-    const found: BroughtCheckpoint[] = [];
+    for (const name of this.#held.keys()) if (!names.includes(name)) this.#held.delete(name);
+    const found: Found[] = [];
     for (const name of names) {
       const one = await this.#find(name);
       if (one) found.push(one);
     }
-    return found.sort((a, b) => (a.broughtAt < b.broughtAt ? 1 : a.broughtAt > b.broughtAt ? -1 : 0));
+    const all = await this.#look(found);
+    return all.sort((a, b) => (a.broughtAt < b.broughtAt ? 1 : a.broughtAt > b.broughtAt ? -1 : 0));
   }
 
   /** Throws `not-found`. */
   async get(name: string): Promise<BroughtCheckpoint> {
     const found = (await readdir(this.#uploads)).includes(name) ? await this.#find(name) : null;
-    if (!found) throw new StudioError('not-found', `No checkpoint ${quote(name)} was brought.`);
-    return found;
+    const [one] = found ? await this.#look([found]) : [];
+    if (!one) throw new StudioError('not-found', `No checkpoint ${quote(name)} was brought.`);
+    return one;
   }
 
   /** The sha256 beside it: of the file, or of a folder's list; null where there is none, or it is gone. */
@@ -60,7 +74,7 @@ export class BroughtCheckpoints {
   }
 
   /** Null for what is no checkpoint by its name or kind, or was deleted meanwhile. */
-  async #find(name: string): Promise<BroughtCheckpoint | null> {
+  async #find(name: string): Promise<Found | null> {
     if (name.startsWith('.')) return null;
     const path = join(this.#uploads, name);
     const info = await lstat(path).catch(absent);
@@ -70,33 +84,34 @@ export class BroughtCheckpoints {
     const measured = await measureCheckpoint(path);
     if (!measured) return null;
     const { bytes, stamp } = measured;
-    const known = this.#looked.get(name);
-    const looked = known?.stamp === stamp ? known.looked : await this.#look(path);
-    // What could not be opened may be whole the next time: half copied now, or too many files were open.
-    if (looked?.holds) this.#looked.set(name, { stamp, looked });
-    if (!looked) return null;
-    return {
-      name,
-      path: `uploads/${name}`,
-      bytes,
-      broughtAt: info.mtime.toISOString(),
-      verifiedAt: digest?.mtime.toISOString() ?? null,
-      ...looked,
-    };
+    const broughtAt = info.mtime.toISOString();
+    const verifiedAt = digest?.mtime.toISOString() ?? null;
+    return { file: path, stamp, told: { name, path: `uploads/${name}`, bytes, broughtAt, verifiedAt } };
   }
 
-  /** Null where it is gone. */
-  async #look(path: string): Promise<Looked | null> {
-    try {
-      return { holds: holdsOf(await inspectCheckpoint(path)), problem: null };
-    } catch (error) {
-      if (!(error instanceof StudioError)) throw error;
-      if (!(await lstat(path).catch(absent))) return null;
-      return { holds: null, problem: error.message.replaceAll(`${this.#root}/`, '') };
+  /** Each with what it holds, those that are gone left out. */
+  async #look(found: readonly Found[]): Promise<BroughtCheckpoint[]> {
+    const unknown = found.filter(({ told, stamp }) => this.#held.get(told.name)?.stamp !== stamp);
+    const looked = unknown.length
+      ? await lookInProcess(
+          unknown.map(({ file }) => file),
+          new AbortController().signal,
+        )
+      : new Map<string, BoundedInspection | StudioError>();
+    const all: BroughtCheckpoint[] = [];
+    for (const { file, stamp, told } of found) {
+      const answer = looked.get(file);
+      // What could not be opened may be whole the next time: half copied now, or too many files were open.
+      if (answer && !(answer instanceof StudioError)) this.#held.set(told.name, { stamp, holds: holdsOf(answer) });
+      if (!(answer instanceof StudioError))
+        all.push({ ...told, holds: this.#held.get(told.name)?.holds ?? null, problem: null });
+      else if (await lstat(file).catch(absent))
+        all.push({ ...told, holds: null, problem: answer.message.replaceAll(`${this.#root}/`, '') });
     }
+    return all;
   }
 }
 
-function holdsOf({ kind, params, tensors, iter, optimizers }: CheckpointInspection): BroughtCheckpoint['holds'] {
-  return { kind, params, tensors: tensors.length, step: iter, optimizer: optimizers.length > 0 };
+function holdsOf({ kind, params, tensorCount, iter, optimizers }: BoundedInspection): BroughtCheckpoint['holds'] {
+  return { kind, params, tensors: tensorCount, step: iter, optimizer: optimizers.length > 0 };
 }

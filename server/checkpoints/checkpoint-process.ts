@@ -14,10 +14,11 @@ export interface ReadingBounds {
 /** A file of the largest size that may be brought, from a slow disk; more memory than any tensor in pieces needs. */
 export const READING_BOUNDS: ReadingBounds = { lineMs: 120_000, allMs: 3_600_000, memoryBytes: 2 ** 30 };
 
+const GOES_ON: ReadonlySet<CheckpointTaskLine['type']> = new Set(['progress', 'file', 'inspected', 'refused']);
 const WORKER = fileURLToPath(new URL('./checkpoint-worker.ts', import.meta.url));
 
 /**
- * Works on a checkpoint in a process of its own and gives its lines; the last is `verified`, `converted` or `failed`, the
+ * Works on a checkpoint in a process of its own and gives its lines; the last is what its task ends with, or `failed`, the
  * bounds and its death among the reasons, but there is none where `signal` stops it. The process is gone when this returns.
  */
 export async function* checkpointInProcess(
@@ -29,7 +30,7 @@ export async function* checkpointInProcess(
   const child = {
     entry: WORKER,
     line: CheckpointTaskLine,
-    isLast: ({ type }: CheckpointTaskLine) => type !== 'progress' && type !== 'file',
+    isLast: ({ type }: CheckpointTaskLine) => !GOES_ON.has(type),
     memoryBytes,
     waitMs: () => Math.min(lineMs, until - performance.now()),
   };
@@ -56,7 +57,8 @@ export async function* verifyInProcess(
   bounds?: ReadingBounds,
 ): AsyncGenerator<VerifyLine, void, void> {
   for await (const line of checkpointInProcess({ action: 'verify', path }, signal, bounds))
-    if (line.type !== 'converted') yield line;
+    if (line.type === 'progress' || line.type === 'file' || line.type === 'verified' || line.type === 'failed')
+      yield line;
 }
 
 function failed(code: ErrorCode, message: string): z.infer<typeof FailedLine> {

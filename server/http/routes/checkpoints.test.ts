@@ -1,3 +1,4 @@
+import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { BroughtCheckpoints } from '../../checkpoints/brought-checkpoints.ts';
 import type { ApiRequest } from '../router.ts';
@@ -21,7 +22,11 @@ it('a checkpoint that is deleted once it was found is not found', async () => {
     ['/gone/tensor', 'tensor=x'],
   ]) {
     const route = routes.find((one) => one.method === 'GET' && one.path === path);
-    const request = { params: {}, query: new URLSearchParams(query) } as ApiRequest;
+    const request = {
+      params: {},
+      query: new URLSearchParams(query),
+      response: new PassThrough() as unknown,
+    } as ApiRequest;
     await expect(route?.handle(request), `${path}?${query}`).rejects.toMatchObject({ code: 'not-found' });
   }
 });

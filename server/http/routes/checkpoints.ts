@@ -2,13 +2,13 @@ import { stat } from 'node:fs/promises';
 import { checkConfig } from '../../../engine/config.ts';
 import { StudioError } from '../../../engine/errors.ts';
 import { naming } from '../../../engine/node/file-bytes.ts';
-import { inspectCheckpoint, inspectTensor } from '../../../engine/node/inspect-checkpoint.ts';
 import type { BroughtCheckpoints } from '../../checkpoints/brought-checkpoints.ts';
 import { ENDING_OF, withoutEnding } from '../../checkpoints/checkpoint-names.ts';
 import { verifyInProcess } from '../../checkpoints/checkpoint-process.ts';
 import { convertHere } from '../../checkpoints/convert-here.ts';
 import { convertedFile } from '../../checkpoints/converted-file.ts';
 import { folderArchive } from '../../checkpoints/folder-archive.ts';
+import { type BoundedInspection, inspectInProcess, inspectTensorInProcess } from '../../checkpoints/look-in-process.ts';
 import {
   type BroughtCheckpointList,
   type CheckpointDetails,
@@ -19,6 +19,7 @@ import {
   type VerifyLine,
 } from '../../contract.ts';
 import { quote } from '../../data-folder.ts';
+import { measureCheckpoint } from '../../runs/checkpoint-files.ts';
 import { withAbsolutePaths } from '../../runs/config-paths.ts';
 import { configOf, toRun } from '../../runs/run-store.ts';
 import { isFinal } from '../../scheduler/state-machine.ts';
@@ -96,9 +97,9 @@ function routesOf(
     {
       method: 'GET',
       path: `${address}/details`,
-      async handle({ params }) {
+      async handle({ params, response }) {
         const { path, step, sha256 } = await find(params);
-        const { config, ...held } = await inspectCheckpoint(path);
+        const { config, ...held } = await detailsOf(path, leaving(response));
         const body: CheckpointDetails = { ...held, step, sha256, config: withoutRoot(config, `${folder.root}/`) };
         return { status: 200, body };
       },
@@ -106,9 +107,10 @@ function routesOf(
     {
       method: 'GET',
       path: `${address}/tensor`,
-      async handle({ params, query }) {
+      async handle({ params, query, response }) {
         const { path } = await find(params);
-        const body: TensorDetails = await inspectTensor(path, query.get('tensor') ?? '');
+        const name = query.get('tensor') ?? '';
+        const body: TensorDetails = await inspectTensorInProcess(path, name, leaving(response));
         return { status: 200, body };
       },
     },
@@ -141,6 +143,21 @@ function routesOf(
       },
     },
   ];
+}
+
+/** Of those that were looked at last: a page asks again each time it is opened. */
+const MAX_KNOWN = 4;
+const known = new Map<string, { readonly stamp: string; readonly inspection: BoundedInspection }>();
+
+async function detailsOf(path: string, signal: AbortSignal): Promise<BoundedInspection> {
+  const stamp = (await measureCheckpoint(path))?.stamp;
+  const before = known.get(path);
+  if (before && before.stamp === stamp) return before.inspection;
+  known.delete(path);
+  const inspection = await inspectInProcess(path, signal);
+  if (stamp !== undefined) known.set(path, { stamp, inspection });
+  if (known.size > MAX_KNOWN) known.delete([...known.keys()][0]);
+  return inspection;
 }
 
 const failureOf = (line: VerifyLine | ConvertLine) => (line.type === 'failed' ? line.error : null);
