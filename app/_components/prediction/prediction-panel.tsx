@@ -170,7 +170,8 @@ function validationTitle({ liveBytes }: NonNullable<Plan['validation']>): string
 
 /** What a step's time goes into. */
 function estimateTitle({ estimateSplitMs }: Plan): string {
-  return RESOURCES.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`).join(', ');
+  const parts = RESOURCES.filter((resource) => resource !== 'link' || estimateSplitMs.link > 0);
+  return parts.map((resource) => `${RESOURCE_WORDS[resource]} ${formatMs(estimateSplitMs[resource])}`).join(', ');
 }
 
 function Verdict(props: {
