@@ -276,11 +276,16 @@ describe('a disk that fails', () => {
 });
 
 describe('ranks with nothing to write', () => {
-  it.each([5, 8])('%i ranks, more than some dimension has rows: saved and loaded (9, 35)', async (devices) => {
+  it.each([
+    [5, 'sharded'],
+    [8, 'sharded'],
+    [5, 'full'],
+    [8, 'full'],
+  ])('%i ranks, more than some dimension has rows: saved and loaded, %s (9, 35)', async (devices, format) => {
     const model = { ...referenceRun.model, ninp: 2, nhead: 1, nhid: 3, nlayers: 1 };
     const data = { kind: 'moby-dick', blockSize: 4 };
     const config = { model: { ...model, vocabSize: null }, data, devices, trainer: { steps: 3 } };
-    const whole = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { every: 2 } });
+    const whole = await trainRun(join(folder, 'whole'), { ...config, checkpoint: { every: 2, format } });
     const checkpoint = { resume: whole.checkpoints[0], atEnd: false };
     const rest = await trainRun(join(folder, 'rest'), { ...config, checkpoint });
     expect(rest.losses.get(2)).toEqual(whole.losses.get(2));
