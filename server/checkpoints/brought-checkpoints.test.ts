@@ -3,8 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { StudioError } from '../../engine/errors.ts';
 import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
-import { openDataFolder } from '../data-folder.ts';
+import { type DataFolder, openDataFolder } from '../data-folder.ts';
 import { measureCheckpoint } from '../runs/checkpoint-files.ts';
 import { BroughtCheckpoints } from './brought-checkpoints.ts';
 import { inspectInProcess, lookInProcess } from './look-in-process.ts';
@@ -13,6 +14,7 @@ const file = fileURLToPath(new URL('../../engine/testdata/demo-transformer/init.
 let work: string;
 let uploads: string;
 let brought: BroughtCheckpoints;
+let folder: DataFolder;
 beforeAll(async () => {
   work = await mkdtemp(join(tmpdir(), 'brought-checkpoints-'));
   await convertCheckpointPath({ from: file, to: join(work, 'whole'), kind: 'sharded', ranks: 2 });
@@ -20,7 +22,7 @@ beforeAll(async () => {
 beforeEach(async () => {
   const data = join(work, 'data');
   await rm(data, { recursive: true, force: true });
-  const folder = await openDataFolder(data);
+  folder = await openDataFolder(data);
   uploads = folder.uploads;
   brought = new BroughtCheckpoints(folder);
 });
@@ -35,6 +37,15 @@ it('a folder seen half copied is whole when it is', async () => {
   expect(await brought.list()).toMatchObject([{ name: 'mine', holds: { kind: 'sharded' }, problem: null }]);
   await truncate(join(copy, '.metadata'), 10);
   expect(await brought.list()).toMatchObject([{ holds: null }]);
+});
+
+it('what fails for want of open files is not told to be damaged', async () => {
+  await cp(join(work, 'whole'), join(uploads, 'mine'), { recursive: true });
+  await truncate(join(uploads, 'mine', '.metadata'), 10);
+  await expect(brought.getOpened('mine')).rejects.toMatchObject({ code: 'bad-file' });
+  const said = 'mine cannot be read or written: too many files are open.';
+  const full = new BroughtCheckpoints(folder, async ([path]) => new Map([[path, new StudioError('io', said)]]));
+  await expect(full.getOpened('mine')).rejects.toMatchObject({ code: 'io', message: said });
 });
 
 it('of very many tensors all are counted and the first listed', async () => {

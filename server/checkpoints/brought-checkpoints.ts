@@ -17,6 +17,12 @@ interface Found {
   readonly told: Omit<BroughtCheckpoint, 'holds' | 'problem'>;
 }
 
+interface Looked {
+  readonly told: BroughtCheckpoint;
+  /** Why it holds nothing that is known. */
+  readonly error: StudioError | null;
+}
+
 /** The checkpoints that persons brought, or had made of others: files and folders of uploads/. */
 export class BroughtCheckpoints {
   readonly #uploads: string;
@@ -26,9 +32,12 @@ export class BroughtCheckpoints {
   /** One look at all is enough for everybody who asks meanwhile. */
   #listing: Promise<BroughtCheckpoint[]> | null = null;
 
-  constructor({ uploads, root }: DataFolder) {
+  readonly #lookAt: typeof lookInProcess;
+
+  constructor({ uploads, root }: DataFolder, lookAt = lookInProcess) {
     this.#uploads = uploads;
     this.#root = root;
+    this.#lookAt = lookAt;
   }
 
   /** Newest first. */
@@ -47,12 +56,25 @@ export class BroughtCheckpoints {
       const one = await this.#find(name);
       if (one) found.push(one);
     }
-    const all = await this.#look(found);
+    const all = (await this.#look(found)).map(({ told }) => told);
     return all.sort((a, b) => (a.broughtAt < b.broughtAt ? 1 : a.broughtAt > b.broughtAt ? -1 : 0));
   }
 
   /** Throws `not-found`. */
   async get(name: string): Promise<BroughtCheckpoint> {
+    return (await this.#one(name)).told;
+  }
+
+  /** One that can be opened. Throws `not-found`, or why it cannot be: `bad-file` as a rule, `io` where the machine is at fault. */
+  async getOpened(name: string): Promise<BroughtCheckpoint & { holds: NonNullable<BroughtCheckpoint['holds']> }> {
+    const { told, error } = await this.#one(name);
+    if (error) throw new StudioError(error.code, told.problem ?? error.message);
+    const { holds } = told;
+    if (!holds) throw new StudioError('bad-file', `${quote(name)} is no checkpoint.`);
+    return { ...told, holds };
+  }
+
+  async #one(name: string): Promise<Looked> {
     const found = (await readdir(this.#uploads)).includes(name) ? await this.#find(name) : null;
     const [one] = found ? await this.#look([found]) : [];
     if (!one) throw new StudioError('not-found', `No checkpoint ${quote(name)} was brought.`);
@@ -90,23 +112,26 @@ export class BroughtCheckpoints {
   }
 
   /** Each with what it holds, those that are gone left out. */
-  async #look(found: readonly Found[]): Promise<BroughtCheckpoint[]> {
+  async #look(found: readonly Found[]): Promise<Looked[]> {
     const unknown = found.filter(({ told, stamp }) => this.#held.get(told.name)?.stamp !== stamp);
     const looked = unknown.length
-      ? await lookInProcess(
+      ? await this.#lookAt(
           unknown.map(({ file }) => file),
           new AbortController().signal,
         )
       : new Map<string, BoundedInspection | StudioError>();
-    const all: BroughtCheckpoint[] = [];
+    const all: Looked[] = [];
     for (const { file, stamp, told } of found) {
       const answer = looked.get(file);
       // What could not be opened may be whole the next time: half copied now, or too many files were open.
       if (answer && !(answer instanceof StudioError)) this.#held.set(told.name, { stamp, holds: holdsOf(answer) });
-      if (!(answer instanceof StudioError))
-        all.push({ ...told, holds: this.#held.get(told.name)?.holds ?? null, problem: null });
-      else if (await lstat(file).catch(absent))
-        all.push({ ...told, holds: null, problem: answer.message.replaceAll(`${this.#root}/`, '') });
+      if (!(answer instanceof StudioError)) {
+        const holds = this.#held.get(told.name)?.holds ?? null;
+        all.push({ told: { ...told, holds, problem: null }, error: null });
+      } else if (await lstat(file).catch(absent)) {
+        const problem = answer.message.replaceAll(`${this.#root}/`, '');
+        all.push({ told: { ...told, holds: null, problem }, error: answer });
+      }
     }
     return all;
   }

@@ -73,7 +73,7 @@ export function CheckpointPage({ checkpoint }: { checkpoint: CheckpointRef }) {
 /** `from`: the run that saved it, by name; null for one that was brought. */
 function Header(props: { checkpoint: CheckpointRef; from: string | null; details: CheckpointDetails }) {
   const { checkpoint, from, details } = props;
-  const { kind, step, bytes, params, tensors, files, samples } = details;
+  const { kind, step, bytes, params, tensorCount, files, samples } = details;
   const router = useRouter();
   const done = step === null ? null : afterSteps(step);
   const seen = samples === null ? '' : `, ${formatCount(samples)} samples seen`;
@@ -104,7 +104,7 @@ function Header(props: { checkpoint: CheckpointRef; from: string | null; details
         <p className="mt-1 text-xs text-faint">
           {kind} · <span title={formatExactBytes(bytes)}>{formatBytes(bytes)}</span> in{' '}
           {files.length === 1 ? 'one file' : `${files.length} files`} · {formatCount(params)} parameters ·{' '}
-          {counted(tensors.length, 'tensor')}
+          {counted(tensorCount, 'tensor')}
         </p>
       </div>
       <div className="flex flex-wrap gap-2">
@@ -145,7 +145,9 @@ function Tensors({ checkpoint, details }: { checkpoint: CheckpointRef; details: 
         <p className="text-xs text-faint">
           {filter
             ? `${formatCount(shown.length)} of ${formatCount(details.tensors.length)}`
-            : 'Open one for its values'}
+            : details.tensors.length < details.tensorCount
+              ? `The first ${formatCount(details.tensors.length)}; open one for its values`
+              : 'Open one for its values'}
         </p>
         <input
           type="search"

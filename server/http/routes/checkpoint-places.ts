@@ -3,9 +3,9 @@ import { checkConfig, type ExperimentConfig } from '../../../engine/config.ts';
 import { StudioError } from '../../../engine/errors.ts';
 import { plainFiles } from '../../../engine/node/checkpoint-path.ts';
 import { naming } from '../../../engine/node/file-bytes.ts';
-import { inspectCheckpoint } from '../../../engine/node/inspect-checkpoint.ts';
 import type { BroughtCheckpoints } from '../../checkpoints/brought-checkpoints.ts';
 import { safeStem } from '../../checkpoints/checkpoint-names.ts';
+import { inspectInProcess } from '../../checkpoints/look-in-process.ts';
 import type { CheckpointKind } from '../../contract.ts';
 import { confine, isInside, quote } from '../../data-folder.ts';
 import { withAbsolutePaths } from '../../runs/config-paths.ts';
@@ -78,9 +78,8 @@ async function findBrought(
   brought: BroughtCheckpoints,
   wanted: string,
 ): Promise<FoundCheckpoint> {
-  const { name, holds, problem } = await brought.get(wanted);
+  const { name, holds } = await brought.getOpened(wanted);
   const path = await confineCheckpoint(folder.root, 'uploads', name);
-  if (!holds) throw new StudioError('bad-file', problem ?? `${quote(name)} is no checkpoint.`);
   return {
     name,
     path,
@@ -89,7 +88,7 @@ async function findBrought(
     sha256: await brought.digest(name),
     saved: name,
     origin: async () => {
-      const written = (await inspectCheckpoint(path)).config;
+      const written = (await inspectInProcess(path, new AbortController().signal)).config;
       const config = written === null ? null : checkConfig(written).config;
       return { config: config ? await withOwnData(config, folder.root) : null, params: holds.params };
     },
