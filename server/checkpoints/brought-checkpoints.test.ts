@@ -8,6 +8,7 @@ import { convertCheckpointPath } from '../../engine/node/checkpoint-convert.ts';
 import { type DataFolder, openDataFolder } from '../data-folder.ts';
 import { measureCheckpoint } from '../runs/checkpoint-files.ts';
 import { BroughtCheckpoints } from './brought-checkpoints.ts';
+import { folderArchive } from './folder-archive.ts';
 import { inspectInProcess, lookInProcess } from './look-in-process.ts';
 
 const file = fileURLToPath(new URL('../../engine/testdata/demo-transformer/init.pt', import.meta.url));
@@ -78,6 +79,9 @@ it('more looks than may wait are refused, and the others are answered', async ()
 it('what is deleted while it is looked at is gone', async () => {
   const gone = join(uploads, 'gone.ckpt');
   expect([await measureCheckpoint(gone), await brought.digest('gone.ckpt')]).toEqual([null, null]);
+  await writeFile(join(uploads, 'left.sha256'), `${'0'.repeat(64)}  left/.metadata\n`);
+  await expect(folderArchive(join(uploads, 'left'))).rejects.toMatchObject({ code: 'not-found' });
+  await rm(join(uploads, 'left.sha256'));
   await mkdir(join(uploads, 'folder'));
   expect(await measureCheckpoint(join(uploads, 'folder'))).toEqual({ bytes: 0, stamp: '' });
   await expect(brought.get('gone.ckpt')).rejects.toMatchObject({ code: 'not-found' });

@@ -3,7 +3,7 @@ import { lstat, open, readdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { StudioError } from '../../engine/errors.ts';
 import { readDigestList } from '../../engine/node/checkpoint-folder.ts';
-import { absent, DIGEST_SUFFIX } from '../../engine/node/file-bytes.ts';
+import { absent, DIGEST_SUFFIX, naming } from '../../engine/node/file-bytes.ts';
 import { quote } from '../data-folder.ts';
 import { TAR_END_BYTES, tarHeader, tarPadding } from './tar-format.ts';
 
@@ -21,7 +21,7 @@ export interface FolderArchive {
 /**
  * The tar of a checkpoint folder and its list of digests: nothing is copied, the size is known, and any range of it can be
  * read. Equal folders make equal archives. Throws 'bad-file' unless the folder holds what is on its list, all of it as
- * plain files, and nothing else: what a link leads to is none of the checkpoint's.
+ * plain files, and nothing else: what a link leads to is none of the checkpoint's; 'not-found' where it is gone.
  */
 export async function folderArchive(folder: string): Promise<FolderArchive> {
   const name = basename(folder);
@@ -38,7 +38,7 @@ export async function folderArchive(folder: string): Promise<FolderArchive> {
   };
   const digests = await readDigestList(folder);
   if (!digests) throw new StudioError('bad-file', `The checkpoint ${name} is damaged: it has no list of digests.`);
-  const extra = (await readdir(folder)).find((file) => !digests.has(file));
+  const extra = (await naming(folder, () => readdir(folder))).find((file) => !digests.has(file));
   if (extra !== undefined)
     throw new StudioError(
       'bad-file',
