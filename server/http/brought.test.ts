@@ -263,7 +263,7 @@ describe('an archive that is brought', () => {
     ],
     [
       'with a pickle that calls a program',
-      /posix|nt\.system|os\.system|eval/,
+      /meta\.pt asks for posix\.system/,
       async (copy: string) => {
         await cp(fileURLToPath(new URL('../../engine/testdata/malicious.pt', import.meta.url)), join(copy, 'meta.pt'));
         return null;
