@@ -9,6 +9,8 @@ export type BoundedInspection = CheckpointInspection & { readonly tensorCount: n
 
 /** Looking takes a core for a moment, and a file made to do harm takes all that it is given. */
 const LOOKING_BOUNDS: ReadingBounds = { lineMs: 60_000, allMs: 300_000, memoryBytes: 2 ** 30 };
+/** All elements of a large tensor are read before there is a line. */
+const TENSOR_BOUNDS: ReadingBounds = { ...LOOKING_BOUNDS, lineMs: LOOKING_BOUNDS.allMs };
 const MAX_AT_ONCE = 2;
 const MAX_WAITING = 16;
 /** More tensors than any model has that this studio trains; beyond, a page of them is of no use. */
@@ -39,7 +41,7 @@ export async function inspectInProcess(path: string, signal: AbortSignal): Promi
 /** Errors: those of `inspectTensor`, the bounds, `conflict`. */
 export function inspectTensorInProcess(path: string, name: string, signal: AbortSignal): Promise<TensorStatistics> {
   return inTurn(signal, async () => {
-    for await (const line of checkpointInProcess({ action: 'tensor', path, name }, signal, LOOKING_BOUNDS)) {
+    for await (const line of checkpointInProcess({ action: 'tensor', path, name }, signal, TENSOR_BOUNDS)) {
       if (line.type === 'failed') throw failure(line.error);
       if (line.type === 'tensor') return JSON.parse(line.json) as TensorStatistics;
     }
