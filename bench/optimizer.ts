@@ -1,5 +1,6 @@
 import { parseConfig } from '../engine/config.ts';
 import { buildModel } from '../engine/model/build-model.ts';
+import { parameterCount } from '../engine/model/model.ts';
 import { openAdapter } from '../engine/node/adapters.ts';
 import { BufferLedger } from '../engine/runtime/buffer-ledger.ts';
 import { adapterProfile, type OpenDevice, openDevice } from '../engine/runtime/device.ts';
@@ -8,7 +9,7 @@ import { Slabs } from '../engine/runtime/slabs.ts';
 import { compileRun } from '../engine/schedule/compile.ts';
 import type { AdapterProfile } from '../engine/schedule/profile.ts';
 import { GUIDE_MODEL } from './guide-model.ts';
-import { compare, line } from './measure.ts';
+import { compare, line, measure, type Times } from './measure.ts';
 
 /** The guide's, and one that a machine without a GPU updates in milliseconds. */
 const MODELS = {
@@ -16,10 +17,15 @@ const MODELS = {
   small: { kind: 'demo-transformer', vocabSize: 997, ninp: 128, nhead: 8, nhid: 512, nlayers: 4 },
 } as const;
 const RUNS = 15;
+/** Of each parameter: it and both moments read and written, its gradient read, 4 bytes each. */
+const ADAM_BYTES = 28;
+/** What is copied at once. */
+const COPY_BYTES = 64 * 2 ** 20;
 
 /**
  * The optimizer's part of a step, Adam on one rank: one dispatch for a unit (foreach on) against one for each parameter
- * (off), measured in turns from the first command to the end of the work. Arguments: --adapter NAME, --model guide|small.
+ * (off), measured in turns from the first command to the end of the work; beside its floor, the bytes that Adam reads and
+ * writes at the rate of a copy on this adapter. Arguments: --adapter NAME, --model guide|small.
  */
 export async function run(args: readonly string[]): Promise<void> {
   const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
@@ -36,6 +42,11 @@ export async function run(args: readonly string[]): Promise<void> {
   console.log(`${entry.name}, Adam`);
   console.log(line(`foreach on, ${on.length} dispatches`, first));
   console.log(line(`foreach off, ${off.length} dispatches`, second));
+  const floor = await copyTimes(
+    open,
+    ADAM_BYTES * parameterCount(buildModel(parseConfig({ model }).model, model.vocabSize)),
+  );
+  console.log(line('floor: as many bytes copied', floor));
   console.log(`off takes ${(1 / ratio).toFixed(2)} times as long as on`);
   open.close();
 }
@@ -67,4 +78,19 @@ async function update({ device }: OpenDevice, dispatches: readonly PreparedDispa
   pass.end();
   device.queue.submit([encoder.finish()]);
   await device.queue.onSubmittedWorkDone();
+}
+
+/** The time of copies on the device that read and write so many bytes together. */
+async function copyTimes({ device }: OpenDevice, bytes: number): Promise<Times> {
+  const usage = GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+  const [from, to] = [0, 1].map(() => device.createBuffer({ size: COPY_BYTES, usage }));
+  const times = await measure(async () => {
+    const encoder = device.createCommandEncoder();
+    for (let left = bytes / 2; left > 0; left -= COPY_BYTES)
+      encoder.copyBufferToBuffer(from, 0, to, 0, Math.ceil(Math.min(left, COPY_BYTES) / 4) * 4);
+    device.queue.submit([encoder.finish()]);
+    await device.queue.onSubmittedWorkDone();
+  }, RUNS);
+  for (const buffer of [from, to]) buffer.destroy();
+  return times;
 }
