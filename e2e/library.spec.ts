@@ -54,9 +54,9 @@ async function drop(page: Page, ...paths: string[]): Promise<void> {
   }, files);
   const zone = page.getByTestId('drop-zone');
   await zone.dispatchEvent('dragover', { dataTransfer: dropped });
-  await expect(page.getByText('Drop to bring it in')).toBeVisible();
+  await expect(page.getByText('Drop to upload it')).toBeVisible();
   await zone.dispatchEvent('drop', { dataTransfer: dropped });
-  await expect(page.getByText('Drop to bring it in')).toHaveCount(0);
+  await expect(page.getByText('Drop to upload it')).toHaveCount(0);
 }
 
 async function looksRight(page: Page): Promise<void> {
