@@ -221,6 +221,7 @@ test('deleting asks first', async ({ page }) => {
   await page.goto('/checkpoints/mine.ckpt');
   await page.getByRole('button', { name: 'Delete' }).click();
   await page.getByRole('button', { name: 'Cancel' }).click();
+  await expect(page.getByRole('alertdialog')).toHaveCount(0);
   await page.getByRole('button', { name: 'Delete' }).click();
   await page.getByRole('alertdialog').getByRole('button', { name: 'Delete' }).click();
   await expect(page.getByRole('table', { name: 'Uploaded checkpoints' })).toBeVisible();
