@@ -1,4 +1,3 @@
-import { spawn } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -8,6 +7,7 @@ import { trainRun } from '../engine/node/fixtures/train-run.ts';
 import { planExperiment, shapeOfData } from '../engine/schedule/plan.ts';
 import { builtInProfiles } from '../engine/schedule/profile.ts';
 import { readConfigFile } from '../server/commands/config-file.ts';
+import { type Said, startCli, untilClosed } from '../server/fixtures/cli-process.ts';
 
 const root = path.resolve(import.meta.dirname, '..');
 const examples = path.join(root, 'docs', 'examples');
@@ -57,20 +57,10 @@ describe.each(files)('docs/examples/%s', (file) => {
 });
 
 /** Runs a line of the README in the test's folder, as a shell in the repository would. */
-function studio(line: string): Promise<{ code: number | null; out: string; err: string }> {
+function studio(line: string): Promise<Said> {
   const args = [...line.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word);
-  const loader = path.join(root, 'node_modules/tsx/dist/loader.mjs');
   const { STUDIO_DATA: _, ...env } = process.env;
-  const command = ['--import', loader, path.join(root, 'server/cli.ts'), ...args];
-  const child = spawn(process.execPath, command, { cwd: folder, env });
-  const said = { out: '', err: '' };
-  child.stdout.setEncoding('utf8').on('data', (text) => {
-    said.out += text;
-  });
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said.err += text;
-  });
-  return new Promise((resolve) => child.on('close', (code) => resolve({ code, ...said })));
+  return untilClosed(startCli(args, { cwd: folder, env }));
 }
 
 it("the README's commands go from its config to a file for PyTorch", async () => {

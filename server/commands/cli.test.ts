@@ -1,4 +1,4 @@
-import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
+import type { ChildProcess, ChildProcessWithoutNullStreams } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { RunEvent } from '../../engine/trainer/events.ts';
+import { type Said, startCli, untilClosed } from '../fixtures/cli-process.ts';
 
 const project = fileURLToPath(new URL('../../', import.meta.url));
 const testdata = join(project, 'engine/testdata');
@@ -16,22 +17,13 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
 function start(args: string[]): ChildProcessWithoutNullStreams {
-  const loader = join(project, 'node_modules/tsx/dist/loader.mjs');
   const env = { ...process.env, STUDIO_DATA: join(folder, 'data') };
-  return spawn(process.execPath, ['--import', loader, join(project, 'server/cli.ts'), ...args], { cwd: folder, env });
+  return startCli(args, { cwd: folder, env });
 }
 
 /** Runs a command as a person would, in a folder of its own. */
-function studio(...args: string[]): Promise<{ code: number | null; out: string; err: string }> {
-  const child = start(args);
-  const said = { out: '', err: '' };
-  child.stdout.setEncoding('utf8').on('data', (text) => {
-    said.out += text;
-  });
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said.err += text;
-  });
-  return new Promise((resolve) => child.on('close', (code) => resolve({ code, ...said })));
+function studio(...args: string[]): Promise<Said> {
+  return untilClosed(start(args));
 }
 
 const small = (more: string) => `

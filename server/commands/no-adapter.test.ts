@@ -1,16 +1,15 @@
-import { spawn } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { StudioError } from '../../engine/errors.ts';
+import { type Said, startCli, untilClosed } from '../fixtures/cli-process.ts';
 import { openTestStudio } from '../fixtures/test-studio.ts';
 import { AdapterList } from '../scheduler/adapter-list.ts';
 
 /** A machine on which no Vulkan driver gives a device: every way in says so, and what to install. */
 
-const project = fileURLToPath(new URL('../../', import.meta.url));
 const noVulkan = pathToFileURL(fileURLToPath(new URL('../fixtures/no-vulkan.mjs', import.meta.url))).href;
 const words = [/No GPU adapter works here/, /Install a Vulkan driver .*apt-get install/, /interpreter needs no GPU/];
 
@@ -22,25 +21,13 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-async function studio(...args: string[]): Promise<{ code: number | null; out: string; err: string }> {
+function studio(...args: string[]): Promise<Said> {
   const env = {
     ...process.env,
     STUDIO_DATA: join(folder, 'data'),
     NODE_OPTIONS: `--import ${noVulkan}`,
   };
-  const loader = join(project, 'node_modules/tsx/dist/loader.mjs');
-  const child = spawn(process.execPath, ['--import', loader, join(project, 'server/cli.ts'), ...args], {
-    cwd: folder,
-    env,
-  });
-  const said = { out: '', err: '' };
-  child.stdout.setEncoding('utf8').on('data', (text) => {
-    said.out += text;
-  });
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said.err += text;
-  });
-  return new Promise((resolve) => child.on('close', (code) => resolve({ code, ...said })));
+  return untilClosed(startCli(args, { cwd: folder, env }));
 }
 
 async function configFile(adapter: string): Promise<string> {
