@@ -112,6 +112,8 @@ export const DeviceList = z.strictObject({
       name: z.string(),
       pciId: z.string().nullable(),
       software: z.boolean(),
+      /** Whether products of halves run on tensor cores, where they are found to compute right. */
+      tensorCores: z.boolean(),
       features: z.array(z.string()),
       limits: z.record(z.string(), z.number()),
       busy: z.string().nullable(),

@@ -1,5 +1,7 @@
 import { expect, it } from 'vitest';
+import { parseConfig } from '../../engine/config.ts';
 import { ratesOf } from '../../engine/schedule/fixtures/rates-of.ts';
+import { planExperiment } from '../../engine/schedule/plan.ts';
 import { builtInProfiles } from '../../engine/schedule/profile.ts';
 import { adapterHint, placeFor, profileFor } from './adapter-profile.ts';
 import type { Devices } from './api.ts';
@@ -9,6 +11,7 @@ const gpu = {
   name: 'a GPU',
   software: false,
   pciId: null,
+  tensorCores: false,
   features: [],
   limits,
   busy: null,
@@ -36,6 +39,20 @@ it('takes the rates that were measured, else those of the nearest built-in profi
   const { kernels, calibrated, offsetAlignmentBytes } = profileFor('auto', devices);
   expect([kernels, calibrated, offsetAlignmentBytes]).toEqual([builtInProfiles.h200.kernels, undefined, 32]);
   expect(profileFor('auto', undefined)).toBe(builtInProfiles.software);
+});
+
+it('runs products of halves on tensor cores where the adapter has them, as plan does', () => {
+  const [one, two, three] = devices.adapters;
+  const listed: Devices = { ...devices, adapters: [{ ...one, tensorCores: true }, two, three] };
+  expect(profileFor('one', listed).tensorCores).toBe(true);
+  expect(profileFor('two', listed).tensorCores).toBe(false);
+  const config = parseConfig({
+    model: { kind: 'demo-transformer', vocabSize: 512, ninp: 256, nhead: 16, nhid: 512, nlayers: 1 },
+    data: { kind: 'moby-dick', blockSize: 128, batchSize: 1 },
+    precision: '16-mixed',
+  });
+  const [onCores, off] = ['one', 'two'].map((id) => planExperiment(config, profileFor(id, listed)).estimateMs!);
+  expect(onCores).toBeLessThan(off);
 });
 
 it('knows over how many adapters a run spreads: GPUs of one name under auto, else one', () => {

@@ -26,10 +26,10 @@ export function profileFor(adapter: unknown, devices: Devices | undefined): Adap
   const found = devices?.adapters ?? [];
   const device = deviceFor(adapter, devices);
   if (!device || !hasProfileLimits(device.limits)) return builtInProfiles.software;
-  const { name, software, limits, rates } = device;
+  const { name, software, limits, tensorCores, rates } = device;
   // As ranks are placed: `auto` spreads them over GPUs of one name.
   const alike = adapter === 'auto' && !software ? found.filter((other) => other.name === name).length : 1;
-  return { ...profileOf({ name, software, limits }, rates), alike };
+  return { ...profileOf({ name, software, limits, tensorCores }, rates), alike };
 }
 
 function hasProfileLimits(limits: Record<string, number>): limits is Record<string, number> & ProfileLimits {

@@ -35,6 +35,7 @@ const entry = (id: string, name: string, software = false): AdapterEntry => ({
   subgroupMinSize: 32,
   subgroupMaxSize: 32,
   subgroupMatrixConfigs: [{ componentType: 'f16', resultComponentType: 'f32', M: 16, N: 16, K: 16 }],
+  tensorCores: true,
   deviceMemoryBytes: 150 * 1e9,
   uploadStaging: 'device',
   icdPath: '/icd.json',

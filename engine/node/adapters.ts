@@ -9,6 +9,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import koffi from 'koffi';
 import { StudioError } from '../errors.ts';
 import { didYouMean } from '../nearest-word.ts';
+import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import { privateCacheFolder, unpackVulkan } from './vulkan-files.ts';
 import { listPhysicalDevices, type PhysicalDevice } from './vulkan-info.ts';
 
@@ -28,6 +29,8 @@ export interface AdapterEntry {
   readonly subgroupMaxSize: number;
   /** Tile shapes of the tensor cores: component types, and rows and columns as M, N, K. */
   readonly subgroupMatrixConfigs: readonly SubgroupMatrix[];
+  /** Whether products of halves can go to tensor cores; a run still tries them first. */
+  readonly tensorCores: boolean;
   readonly deviceMemoryBytes: number;
   /** Whether buffers for uploads take GPU memory (they lie in the window of it that the host sees) or host memory. */
   readonly uploadStaging: 'device' | 'host';
@@ -256,6 +259,7 @@ function describeAdapter({ id, name, software, icdPath, device }: Offer, adapter
     subgroupMatrixConfigs: [...(info.subgroupMatrixConfigs ?? [])].map(
       ({ componentType, resultComponentType, M, N, K }) => ({ componentType, resultComponentType, M, N, K }),
     ),
+    tensorCores: offersTensorCores(adapter),
     deviceMemoryBytes: device.deviceMemoryBytes,
     uploadStaging: device.uploadStaging,
     icdPath,

@@ -9,7 +9,6 @@ import { discoverAdapters, findAdapter } from '../../engine/node/adapters.ts';
 import { readBatchesFile } from '../../engine/node/batches-file.ts';
 import { readCalibration } from '../../engine/node/calibration-store.ts';
 import { openRunData } from '../../engine/node/run-data.ts';
-import { listsTensorCores } from '../../engine/runtime/tensor-cores.ts';
 import { budgetVerdict, overflowMessage } from '../../engine/schedule/budget.ts';
 import { RESOURCE_WORDS, RESOURCES } from '../../engine/schedule/cost.ts';
 import { ratesWords, timeWords } from '../../engine/schedule/estimate-words.ts';
@@ -57,12 +56,12 @@ async function profileFor(wanted: string): Promise<AdapterProfile> {
   if (word === 'interpreter' || word === 'h200') return builtInProfiles[word];
   const entries = await discoverAdapters();
   const found = findAdapter(entries, wanted);
-  const { name, software } = found;
+  const { name, software, tensorCores } = found;
   const limits = found.limits as Readonly<Record<string, number>> & ProfileLimits;
   const rates = await readCalibration(resolve(process.env.STUDIO_DATA || 'data'), found);
   // As ranks are placed: `auto` spreads them over GPUs of one name.
   const alike = word === 'auto' && !software ? entries.filter((entry) => entry.name === name).length : 1;
-  return { ...profileOf({ name, software, limits, tensorCores: listsTensorCores(found) }, rates), alike };
+  return { ...profileOf({ name, software, limits, tensorCores }, rates), alike };
 }
 
 /** The vocabulary and the distinct batch shapes of a config's data. */

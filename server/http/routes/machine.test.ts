@@ -20,13 +20,14 @@ afterEach(() => rm(folder, { recursive: true, force: true }));
 const common = {
   pciId: null,
   software: false,
+  tensorCores: true,
   features: ['subgroups'],
   limits: { maxBufferSize: 1024 },
   deviceMemoryBytes: 2 ** 34,
 };
 const entries = [
   { ...common, id: '0000:01:00.0', name: 'a GPU', driver: 'one 1.0' },
-  { ...common, id: 'swiftshader', name: 'SwiftShader', driver: 'two 2.0', software: true },
+  { ...common, id: 'swiftshader', name: 'SwiftShader', driver: 'two 2.0', software: true, tensorCores: false },
 ] as unknown as AdapterEntry[];
 const rates = AdapterRates.parse(ratesOf(builtInProfiles.h200));
 
@@ -50,5 +51,6 @@ it('lists the adapters with who uses them and what was measured of them', async 
     [2 ** 34, 'none'],
     [null, 'waiting'],
   ]);
+  expect(adapters.map(({ tensorCores }) => tensorCores)).toEqual([true, false]);
   expect(freeHostBytes).toBeGreaterThan(0);
 });

@@ -33,7 +33,7 @@ export function machineRoutes({ adapters, scheduler, calibration, store, folder 
         };
         try {
           for (const entry of await adapters.get()) {
-            const { id, name, pciId, software, features, limits, deviceMemoryBytes } = entry;
+            const { id, name, pciId, software, tensorCores, features, limits, deviceMemoryBytes } = entry;
             const busy = scheduler.held.get(id) ?? null;
             const rates = await readCalibration(folder.root, entry);
             body.adapters.push({
@@ -41,6 +41,7 @@ export function machineRoutes({ adapters, scheduler, calibration, store, folder 
               name,
               pciId,
               software,
+              tensorCores,
               features: [...features],
               limits: { ...limits },
               busy,
