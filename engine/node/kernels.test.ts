@@ -1,10 +1,20 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { allCases } from '../ops/all-cases.ts';
-import { type Kernel, pipelineKey, tiledVariant } from '../ops/kernel.ts';
+import { type Kernel, type Params, pipelineKey, softwareVariant, tiledVariant } from '../ops/kernel.ts';
 import { caseViews, type KernelCase } from '../ops/kernel-case.ts';
 import { kernels } from '../ops/registry.ts';
 import { openAdapter, openNullAdapter } from './adapters.ts';
 import { compile, dispatch, firstDifference, type Opened, openDevice } from './fixtures/run-kernel.ts';
+
+/** What a case runs as: plain, as on a GPU, and as a software adapter alone has it. */
+function waysOf(kernel: Kernel, params: Params): { readonly tiled: boolean; readonly variant?: string }[] {
+  const variant = softwareVariant(kernel, params)?.name;
+  return [
+    { tiled: false },
+    ...(kernel.tiled?.fits(params) ? [{ tiled: true }] : []),
+    ...(variant === undefined ? [] : [{ tiled: true, variant }]),
+  ];
+}
 
 test('every kernel has a case, and every tiled variant one that it fits', () => {
   const has = (kernel: Kernel, tiled: boolean) =>
@@ -24,15 +34,14 @@ describe("on Dawn's null backend", () => {
   });
   afterAll(() => opened.device.destroy());
 
-  const variants = new Map<string, readonly [KernelCase, boolean]>();
+  const variants = new Map<string, readonly [KernelCase, { readonly tiled: boolean; readonly variant?: string }]>();
   for (const testCase of allCases) {
     const { kernel, params } = testCase;
-    for (const tiled of kernel.tiled?.fits(params) ? [false, true] : [false]) {
-      variants.set(pipelineKey(kernel, params, tiled), [testCase, tiled]);
-    }
+    for (const way of waysOf(kernel, params))
+      variants.set(pipelineKey(kernel, params, way.tiled, way.variant), [testCase, way]);
   }
-  test.each([...variants])('%s compiles', async (_, [{ kernel, params }, tiled]) => {
-    await compile(opened.device, kernel, params, tiled).catch((error: Error) => {
+  test.each([...variants])('%s compiles', async (_, [{ kernel, params }, { tiled, variant }]) => {
+    await compile(opened.device, kernel, params, tiled, variant).catch((error: Error) => {
       // This backend has 16 KiB for a workgroup. A shader that asks for more, and is right otherwise, runs on the adapter.
       if (!error.message.includes('total use of workgroup storage')) throw error;
     });
@@ -50,18 +59,19 @@ describe('on an adapter', () => {
 
   const runs = allCases.flatMap((testCase) => {
     const { kernel, name, params } = testCase;
-    const label = `${kernel.name}, ${name}`;
-    return [
-      { label, testCase, tiled: false },
-      ...(kernel.tiled?.fits(params) ? [{ label: `${label}, tiled`, testCase, tiled: true }] : []),
-    ];
+    return waysOf(kernel, params).map((way) => ({
+      label: `${kernel.name}, ${name}${way.tiled ? `, ${way.variant ?? 'tiled'}` : ''}`,
+      testCase,
+      ...way,
+    }));
   });
-  test.each(runs)('$label', { timeout: 120_000 }, async ({ testCase, tiled }) => {
+  test.each(runs)('$label', { timeout: 120_000 }, async ({ testCase, tiled, variant }) => {
     const { kernel, params } = testCase;
-    const key = pipelineKey(kernel, params, tiled);
-    if (!pipelines.has(key)) pipelines.set(key, compile(opened.device, kernel, params, tiled));
+    const key = pipelineKey(kernel, params, tiled, variant);
+    if (!pipelines.has(key)) pipelines.set(key, compile(opened.device, kernel, params, tiled, variant));
     const want = caseViews(testCase, 1);
-    const got = await dispatch(opened.device, await pipelines.get(key)!, testCase, caseViews(testCase, 1), tiled);
+    const views = caseViews(testCase, 1);
+    const got = await dispatch(opened.device, await pipelines.get(key)!, testCase, views, tiled, variant);
     kernel.run(want, params);
     expect(opened.errors.splice(0)).toEqual([]);
     expect(firstDifference(testCase, got, want)).toBeNull();

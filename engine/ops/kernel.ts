@@ -51,7 +51,7 @@ export interface Kernel {
    * memory: this is the variant that every adapter runs well enough.
    */
   readonly wgsl: string;
-  /** A variant for real GPUs, if there is one. */
+  /** A variant for real GPUs, if there is one; a software adapter runs those of them that are `barrierFree`. */
   readonly tiled?: TiledVariant;
   /** Which shapes are as fast in the same variant, where a tuner may choose; see `variantClass`. */
   readonly shapeClass?: (params: Params) => string;
@@ -59,10 +59,12 @@ export interface Kernel {
   readonly halves?: readonly string[];
 }
 
-/** A variant that uses workgroup memory and barriers: a whole entry point of its own. */
+/** A variant with an entry point of its own, which may use workgroup memory and barriers. */
 export interface TiledVariant {
   /** What it is called in labels; `tiled` if left out. */
   readonly name?: string;
+  /** That it uses neither, so that a software adapter runs it as well as a GPU. */
+  readonly barrierFree?: true;
   /** Operands that it takes as array<vec4f>. */
   readonly vectors?: readonly string[];
   /** Operands of halves that it takes as array<vec4u>, eight halves each. */
@@ -95,10 +97,22 @@ export function variantClass({ shapeClass, halves }: Kernel, params: Params): st
  */
 export function tiledVariant({ tiled }: Kernel, params: Params, chosen?: string): TiledVariant | undefined {
   if (!tiled?.fits(params)) return undefined;
-  const isInGrid = (variant: TiledVariant) =>
-    variant.workgroups(params).every((groups) => groups <= MAX_WORKGROUPS_PER_DIMENSION);
-  const fitting = tiled.special?.filter((variant) => variant.fits(params) && isInGrid(variant)) ?? [];
-  return fitting.find(({ name }) => name === chosen) ?? fitting[0] ?? (isInGrid(tiled) ? tiled : undefined);
+  const fitting = fittingVariants(tiled, params);
+  return fitting.find(({ name }) => name !== undefined && name === chosen) ?? fitting[0];
+}
+
+/** The variant that a software adapter runs for these parameters, if one is better there than the plain one. */
+export function softwareVariant({ tiled }: Kernel, params: Params): TiledVariant | undefined {
+  if (!tiled?.fits(params)) return undefined;
+  return fittingVariants(tiled, params).find(({ barrierFree }) => barrierFree);
+}
+
+/** The variants that may run for these parameters; the one for all shapes last. */
+function fittingVariants(tiled: TiledVariant, params: Params): TiledVariant[] {
+  return [...(tiled.special ?? []), tiled].filter(
+    (variant) =>
+      variant.fits(params) && variant.workgroups(params).every((groups) => groups <= MAX_WORKGROUPS_PER_DIMENSION),
+  );
 }
 
 /** Threads of a workgroup in the barrier-free variant. */

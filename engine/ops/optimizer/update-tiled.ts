@@ -7,11 +7,12 @@ import type { UpdateRule } from './update.ts';
 const THREADS = 256;
 
 /**
- * The update for real GPUs: four elements a thread, each operand 16 bytes at a time, since memory bounds it. The rule is the
- * plain variant's; its values are vec4s.
+ * The update with four elements a thread, each operand 16 bytes at a time: memory bounds it on a GPU, the number of
+ * accesses on a software adapter. The rule is the plain variant's; its values are vec4s.
  */
 export function updateTiled({ before, each }: UpdateRule, operands: readonly string[]): TiledVariant {
   return {
+    barrierFree: true,
     vectors: operands.filter((name) => name !== 'control'),
     workgroupSize: [THREADS, 1, 1],
     workgroups: ({ n }) => foldTiles(Math.ceil(n / (4 * THREADS))),
