@@ -312,7 +312,7 @@ class Lanes {
 }
 
 /** What a dispatch moves: of an operand stored as halves, half of what its kernel says. */
-function bytesMoved({ kernel, operands, params }: Dispatch): number {
+export function bytesMoved({ kernel, operands, params }: Dispatch): number {
   const { bytes } = kernel.cost(params);
   const halves = kernel.operands.map(({ name }, i) => (kernel.halves?.includes(name) ? operands[i].bytes : 0));
   return Math.max(
