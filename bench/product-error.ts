@@ -4,6 +4,7 @@ import type { OpenDevice } from '../engine/runtime/device.ts';
 
 /** Which of a and b a product reads transposed. */
 export type Layout = 'nt' | 'nn' | 'tn';
+export const LAYOUTS: readonly Layout[] = ['nt', 'nn', 'tn'];
 export const kernelOf = { nt: matmulNT, nn: matmulNN, tn: matmulTN } as const;
 
 const SAMPLES = 64;

@@ -1,20 +1,22 @@
 import { openSoloMailbox } from '../engine/comm/in-process.ts';
 import { parseConfig } from '../engine/config.ts';
 import { buildModel } from '../engine/model/build-model.ts';
-import { openAdapter } from '../engine/node/adapters.ts';
 import { pipelineKey } from '../engine/ops/kernel.ts';
 import { BufferLedger } from '../engine/runtime/buffer-ledger.ts';
-import { adapterProfile, openDevice } from '../engine/runtime/device.ts';
+import { adapterProfile } from '../engine/runtime/device.ts';
 import { Executor } from '../engine/runtime/executor.ts';
 import { type PreparedDispatch, prepareDispatches } from '../engine/runtime/prepare.ts';
 import { Slabs } from '../engine/runtime/slabs.ts';
 import { offersTensorCores, tensorCoreProblem } from '../engine/runtime/tensor-cores.ts';
 import { compileRun } from '../engine/schedule/compile.ts';
 import { trainerRegions } from '../engine/trainer/train-rank.ts';
-import { floorMs } from './floor.ts';
-import { GpuTime } from './gpu-time.ts';
+import { BenchDevice } from './bench-device.ts';
+import { dispatchFloorMs, ratioTo } from './floor.ts';
 import { GUIDE_MODEL } from './guide-model.ts';
 import { line, timesOf } from './measure.ts';
+import { optionsOf } from './options.ts';
+import { measureRates } from './rates.ts';
+import { askBeside, torchBeside } from './torch-parts.ts';
 
 /** The guide's, and one that a machine without a GPU runs in seconds. */
 const MODELS = {
@@ -22,37 +24,40 @@ const MODELS = {
   small: { kind: 'demo-transformer', vocabSize: 997, ninp: 128, nhead: 8, nhid: 512, nlayers: 2 },
 } as const;
 
-const STEPS = 21;
+/** Ours and torch's take turns of three steps, after some of ours that do not count. */
+const [WARM_UPS, TURNS, STEPS_A_TURN] = [12, 3, 3];
 /** Each kernel's dispatches are sent so often in a row, all bindings of the step in turn: as cold as in the step. */
 const ROUNDS = 3;
-const WARM_MS = 250;
 
 /**
- * A training step on one device, and where its time goes: each kernel's dispatches by themselves, over the memory they have
- * in the step, beside their floor (an H200's roofline). Arguments: --adapter NAME, --model
- * guide|small, --tokens N, --batch N, --precision 32-true|16-mixed|16-true, --dropout P.
+ * A training step on one device beside torch's without Fabric, and where its time goes: each kernel's dispatches by
+ * themselves, over the memory they have in the step, beside their floor by this device's measured rates. Arguments:
+ * --adapter NAME, --model guide|small, --tokens N, --batch N, --precision 32-true|16-mixed|16-true, --dropout P.
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
-  const { adapter, entry } = await openAdapter(option('adapter', 'auto'));
+  const option = optionsOf(args);
+  const bench = await BenchDevice.open(option('adapter', 'auto'));
+  const { adapter, entry, open } = bench;
   const model = MODELS[option('model', entry.software ? 'small' : 'guide') as keyof typeof MODELS];
   const [tokens, batch] = [Number(option('tokens', '35')), Number(option('batch', '1'))];
+  const dropout = Number(option('dropout', '0'));
   const precision = option('precision', '32-true');
   const config = parseConfig({
-    model: { ...model, dropout: Number(option('dropout', '0')) },
+    model: { ...model, dropout },
     precision,
     devices: 1,
     strategy: 'ddp',
     optimizer: { kind: 'adam', lr: 1e-4 },
     data: { kind: 'moby-dick', blockSize: tokens, batchSize: batch },
-    trainer: { steps: STEPS },
+    trainer: { steps: WARM_UPS + TURNS * STEPS_A_TURN },
   });
-  const open = await openDevice(adapter);
   const tensorCores = precision !== '32-true' && offersTensorCores(adapter) && (await tensorCoreProblem(open)) === null;
   const profile = { ...adapterProfile(adapter, entry.name, entry.software), tensorCores };
   const built = buildModel(config.model, model.vocabSize);
   const compiled = compileRun({ config, model: built, shapes: [{ batch, tokens }], rank: 0, profile });
   const products = tensorCores ? ', tensor cores' : '';
+  const torch = await torchBeside({ gpu: !entry.software });
+  const rates = await measureRates(bench, torch);
   console.log(
     `${entry.name}, ${precision}${products}, ${batch} x ${tokens} tokens, ${compiled.steps[0].schedule.steps.length} steps`,
   );
@@ -61,11 +66,12 @@ export async function run(args: readonly string[]): Promise<void> {
   const wall: number[] = [];
   const encode: number[] = [];
   const ids = () => Uint32Array.from({ length: batch * tokens }, (_, i) => (i * 7919) % model.vocabSize);
-  for (let step = 0; step < STEPS; step++) {
+  let step = 0;
+  const once = async () => {
     const started = performance.now();
     const { submitted, outcome } = engine.start({
       shapeIndex: 0,
-      step,
+      step: step++,
       lrFactor: 1,
       inputs: [ids()],
       targets: [ids()],
@@ -75,18 +81,33 @@ export async function run(args: readonly string[]): Promise<void> {
     encode.push(performance.now() - started);
     await outcome;
     wall.push(performance.now() - started);
+  };
+  const theirs: number[] = [];
+  const { kind: _, ...shape } = model;
+  const question = { ask: 'step', model: { ...shape, dropout }, batch, tokens, precision, rounds: STEPS_A_TURN };
+  while (step < WARM_UPS) await once();
+  for (let turn = 0; turn < TURNS; turn++) {
+    theirs.push(...((await askBeside(torch, question))?.ms ?? []));
+    for (let i = 0; i < STEPS_A_TURN; i++) await once();
   }
-  console.log(line('step', timesOf(wall.slice(-9))));
-  console.log(line('  of that, host until all is submitted', timesOf(encode.slice(-9))));
+  torch?.close();
+  const own = timesOf(wall.slice(WARM_UPS));
+  console.log(line('step', own));
+  console.log(line('  of that, host until all is submitted', timesOf(encode.slice(WARM_UPS))));
+  if (theirs.length) {
+    const times = timesOf(theirs);
+    console.log(line("torch's step", times));
+    console.log(`ours to torch's: ${ratioTo(times.medianMs, own.medianMs)}`);
+  }
   await engine.close();
   await open.device.queue.onSubmittedWorkDone();
 
   const slabs = await Slabs.create(compiled, new BufferLedger(open.device));
-  const [step] = compiled.steps;
-  const prepared = (await prepareDispatches(open, slabs, step)).flat();
-  for (const { id, contents, bytes } of step.schedule.tensors)
+  const [executable] = compiled.steps;
+  const prepared = (await prepareDispatches(open, slabs, executable)).flat();
+  for (const { id, contents, bytes } of executable.schedule.tensors)
     if (contents) {
-      const { buffer, offset } = slabs.place(step, { tensor: id, offsetBytes: 0, bytes });
+      const { buffer, offset } = slabs.place(executable, { tensor: id, offsetBytes: 0, bytes });
       open.device.queue.writeBuffer(buffer, offset, contents);
     }
   await open.device.queue.onSubmittedWorkDone();
@@ -99,16 +120,12 @@ export async function run(args: readonly string[]): Promise<void> {
     const key = `${pipelineKey(kernel, params, tiled)} ${shape.join(' ')}`;
     groups.set(key, [...(groups.get(key) ?? []), each]);
   }
-  const clock = new GpuTime(open.device);
   const rows: { name: string; count: number; ms: number; floorMs: number }[] = [];
   for (const [name, group] of groups) {
-    const once = () => runAll(clock, group, Math.max(ROUNDS, Math.ceil(24 / group.length)));
-    // A GPU's clock rises with the work it has.
-    const began = performance.now();
-    do await once();
-    while (!entry.software && performance.now() - began < WARM_MS);
+    const once = () => runAll(bench, group, Math.max(ROUNDS, Math.ceil(24 / group.length)));
+    await bench.warm(once);
     const ms = Math.min(await once(), await once(), await once());
-    const floor = group.reduce((sum, { dispatch: { kernel, params } }) => sum + floorMs(kernel.cost(params)), 0);
+    const floor = group.reduce((sum, { dispatch }) => sum + dispatchFloorMs(dispatch, rates), 0);
     rows.push({ name, count: group.length, ms: ms * group.length, floorMs: floor });
   }
   rows.sort((a, b) => b.ms - a.ms);
@@ -125,18 +142,17 @@ export async function run(args: readonly string[]): Promise<void> {
       .toFixed(2)
       .padStart(8)}`,
   );
-  open.close();
+  bench.close();
 }
 
 /** Milliseconds of one dispatch on the device's clock, when those of a group run one after the other. */
-async function runAll(clock: GpuTime, group: readonly PreparedDispatch[], rounds: number): Promise<number> {
-  const ms = await clock.ofPass((pass) => {
+async function runAll(bench: BenchDevice, group: readonly PreparedDispatch[], rounds: number): Promise<number> {
+  const ms = await bench.msOf((pass) => {
     pass.setPipeline(group[0].pipeline);
-    for (let round = 0; round < rounds; round++)
-      for (const { bindGroup, grid } of group) {
-        pass.setBindGroup(0, bindGroup);
-        pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
-      }
-  });
-  return ms / rounds / group.length;
+    for (const { bindGroup, grid } of group) {
+      pass.setBindGroup(0, bindGroup);
+      pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+    }
+  }, rounds);
+  return ms / group.length;
 }

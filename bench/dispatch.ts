@@ -1,0 +1,95 @@
+import { packHalves } from '../engine/ops/half/half.ts';
+import {
+  type DType,
+  foldGrid,
+  type Kernel,
+  PARAMS_BYTES,
+  type Params,
+  type TiledVariant,
+  tiledVariant,
+  writeParams,
+} from '../engine/ops/kernel.ts';
+import { seededRandom } from '../engine/ops/kernel-case.ts';
+import type { OpenDevice } from '../engine/runtime/device.ts';
+
+/** Puts a dispatch into a pass, over the buffers whose turn it is. */
+export type Encode = (pass: GPUComputePassEncoder, turn?: number) => void;
+
+/** The kernel in this variant, whatever its parameters. */
+export function withVariant(kernel: Kernel, variant: TiledVariant): Kernel {
+  return { ...kernel, tiled: { ...variant, fits: () => true, special: [] } };
+}
+
+/**
+ * A dispatch that is ready to run, in its tiled variant where it has one and `tiled` is left out. Each turn has the buffers of
+ * all operands; turns follow each other in a ring. Rejects when the kernel does not compile.
+ */
+export async function readyDispatch(
+  { device, kernels, guard }: OpenDevice,
+  kernel: Kernel,
+  params: Params,
+  turns: readonly (readonly GPUBuffer[])[],
+  tiled = true,
+): Promise<Encode> {
+  const variant = tiled ? tiledVariant(kernel, params) : undefined;
+  const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: variant !== undefined }));
+  const threads = kernel.threads(params);
+  const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
+  const bytes = new ArrayBuffer(PARAMS_BYTES);
+  writeParams(kernel, params, threads, new DataView(bytes), 0);
+  device.queue.writeBuffer(uniform, 0, bytes);
+  const groups = turns.map((operands) =>
+    device.createBindGroup({
+      layout: kernels.groupLayout(operands.length),
+      entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
+    }),
+  );
+  const [x, y, z] = variant?.workgroups(params) ?? [...foldGrid(threads), 1];
+  return (pass, turn = 0) => {
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, groups[turn % groups.length]);
+    pass.dispatchWorkgroups(x, y, z);
+  };
+}
+
+const CHUNK = 2 ** 20;
+
+/** Buffers with numbers in [-1, 1): what a GPU draws, and with it its clock, depends on what it multiplies. */
+export class RandomBuffers {
+  private readonly chunks = new Map<DType, GPUBuffer>();
+  private readonly made: GPUBuffer[] = [];
+
+  constructor(private readonly device: GPUDevice) {}
+
+  /** At least 64 bytes. Integers are zeros. */
+  make(bytes: number, dtype: DType = 'f32'): GPUBuffer {
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+    const buffer = this.device.createBuffer({ size: Math.max(64, Math.ceil(bytes / 16) * 16), usage });
+    this.made.push(buffer);
+    if (dtype === 'u32') return buffer;
+    const chunk = this.chunkOf(dtype);
+    const encoder = this.device.createCommandEncoder();
+    for (let at = 0; at < buffer.size; at += chunk.size)
+      encoder.copyBufferToBuffer(chunk, 0, buffer, at, Math.min(chunk.size, buffer.size - at));
+    this.device.queue.submit([encoder.finish()]);
+    return buffer;
+  }
+
+  destroy(): void {
+    for (const buffer of [...this.made.splice(0), ...this.chunks.values()]) buffer.destroy();
+    this.chunks.clear();
+  }
+
+  private chunkOf(dtype: DType): GPUBuffer {
+    const known = this.chunks.get(dtype);
+    if (known) return known;
+    const random = seededRandom(1);
+    const values = Float32Array.from({ length: CHUNK }, () => random() * 2 - 1);
+    const view = dtype === 'f16' ? packHalves(values) : values;
+    const usage = GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+    const chunk = this.device.createBuffer({ size: view.byteLength, usage });
+    this.device.queue.writeBuffer(chunk, 0, view);
+    this.chunks.set(dtype, chunk);
+    return chunk;
+  }
+}
