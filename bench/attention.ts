@@ -1,15 +1,14 @@
-import { execFile } from 'node:child_process';
-import { promisify } from 'node:util';
-import { openAdapter } from '../engine/node/adapters.ts';
 import { type AttentionShape, attend } from '../engine/ops/attention/attend.ts';
 import { attentionPairs } from '../engine/ops/attention/attention-params.ts';
-import { copy } from '../engine/ops/copy/copy.ts';
-import { bytesOf, type Call, Graph } from '../engine/ops/graph.ts';
-import { foldGrid, type Kernel, PARAMS_BYTES, tiledVariant, writeParams } from '../engine/ops/kernel.ts';
+import { type Call, Graph } from '../engine/ops/graph.ts';
+import { type Kernel, tiledVariant } from '../engine/ops/kernel.ts';
 import { project } from '../engine/ops/linear/project.ts';
-import { matmulNT } from '../engine/ops/matmul/matmul.ts';
-import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
-import { GpuTime } from './gpu-time.ts';
+import { BenchDevice } from './bench-device.ts';
+import { ratioTo } from './floor.ts';
+import { timesOf } from './measure.ts';
+import { optionsOf } from './options.ts';
+import { measureRates } from './rates.ts';
+import { askBeside, type TorchParts, torchBeside } from './torch-parts.ts';
 
 /** The guide's model at one short sequence and at eight long ones, and GPT-2's blocks. */
 const SHAPES: readonly AttentionShape[] = [
@@ -19,53 +18,90 @@ const SHAPES: readonly AttentionShape[] = [
   { batch: 8, tokens: 512, heads: 64, headDim: 16, causal: true },
   { batch: 4, tokens: 1024, heads: 12, headDim: 64, causal: true },
 ];
-/** For about how long each figure keeps the device busy. */
-const MEASURE_MS = 20;
-const TORCH_BOUND_MS = 120_000;
+const ROUNDS = 5;
 
 /**
  * Attention, forward and backward, as the engine's graph has it, in milliseconds beside a floor: the longer of the bytes that
- * it must move over the rate of a copy, and its products over the rate of a large product plus its exponentials over theirs,
- * all measured here; beside torch where python3 has it and a GPU. Arguments: --adapter NAME, --dropout P (0).
+ * it must move, and its products plus its exponentials, each by its rate measured here; beside torch in turns, backward as
+ * what both take without forward. Arguments: --adapter NAME, --dropout P (0).
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
-  const { adapter, entry } = await openAdapter(option('adapter', 'auto'));
-  const open = await openDevice(adapter);
+  const option = optionsOf(args);
+  const device = await BenchDevice.open(option('adapter', 'auto'));
   const dropout = Number(option('dropout', '0'));
-  const shapes = entry.software ? SHAPES.map((s) => ({ ...s, batch: 1, tokens: Math.min(s.tokens, 64) })) : SHAPES;
-  const clock = new Timer(open, entry.software);
-  const rates = await measureRates(clock, entry.software ? 256 : 4096);
-  console.log(
-    `${entry.name}: copies ${(rates.bytes / 1e9).toPrecision(3)} GB/s, products ${(rates.flops / 1e12).toPrecision(3)} TFLOP/s, ` +
-      `exponentials ${(rates.exps / 1e12).toPrecision(3)} T/s`,
-  );
-  const torch = entry.software ? null : await torchTimes(shapes, dropout);
+  const { software } = device;
+  const torch = await torchBeside({ gpu: !software });
+  const rates = await measureRates(device, torch);
+  const expsPerSecond = await exponentialRate(device);
+  console.log(`  exponentials ${(expsPerSecond / 1e12).toPrecision(3)} T/s`);
   console.log(`${'shape'.padEnd(30)} pass      ms    floor  of it   torch ms  ratio`);
-  for (const [i, shape] of shapes.entries()) {
+  for (const shape of software ? SHAPES.map((s) => ({ ...s, batch: 1, tokens: Math.min(s.tokens, 64) })) : SHAPES) {
     const { batch, tokens, heads, headDim, causal } = shape;
     const calls = attentionCalls(shape, dropout);
     const pairs = attentionPairs(batch, tokens, heads, causal ? 1 : 0);
     const elements = batch * tokens * heads * headDim;
+    const passes = await measurePasses(device, torch, calls, { ...shape, dropout });
     for (const [phase, products, arrays] of [
       ['forward', 2, 4],
       ['backward', 5, 8],
     ] as const) {
-      const own = calls.filter((call) => call.phase === phase);
-      const ms = await clock.msOf(own);
-      const arithmetic = (2 * products * headDim * pairs) / rates.flops + pairs / rates.exps;
-      const floor = 1000 * Math.max((4 * arrays * elements) / rates.bytes, arithmetic);
-      const theirs = torch?.[i][phase === 'forward' ? 0 : 1];
+      const { ms, torchMs } = passes[phase];
+      const arithmetic = (2 * products * headDim * pairs) / rates.flopsPerSecond + pairs / expsPerSecond;
+      const floor = 1000 * Math.max((4 * arrays * elements) / rates.bytesPerSecond, arithmetic);
       const name = `${batch} x ${tokens}, ${heads} heads of ${headDim}${causal ? ', causal' : ''}`;
-      const beside =
-        theirs === undefined ? '' : `${theirs.toFixed(4).padStart(10)} ${(ms / theirs).toFixed(2).padStart(6)}`;
+      const beside = torchMs === null ? '' : `${torchMs.toFixed(4).padStart(10)} ${ratioTo(torchMs, ms).padStart(6)}`;
+      const variants = calls.filter((call) => call.phase === phase).map((call) => variantOf(call, software));
       console.log(
         `${name.padEnd(30)} ${phase.padEnd(8)} ${ms.toFixed(4).padStart(8)} ${floor.toFixed(4).padStart(8)} ` +
-          `${(100 * (floor / ms)).toFixed(0).padStart(4)} % ${beside}  ${own.map((call) => variantOf(call, entry.software)).join(', ')}`,
+          `${(100 * (floor / ms)).toFixed(0).padStart(4)} % ${beside}  ${variants.join(', ')}`,
       );
     }
   }
-  open.close();
+  torch?.close();
+  device.close();
+}
+
+interface Pass {
+  readonly ms: number;
+  readonly torchMs: number | null;
+}
+
+/** Medians of rounds in turns. */
+async function measurePasses(
+  device: BenchDevice,
+  torch: TorchParts | null,
+  calls: readonly Call[],
+  shape: AttentionShape & { readonly dropout: number },
+): Promise<Readonly<Record<Call['phase'], Pass>>> {
+  const own = { forward: [] as number[], backward: [] as number[] };
+  const theirs = { forward: [] as number[], both: [] as number[] };
+  const ready = [];
+  for (const phase of ['forward', 'backward'] as const) {
+    const { encode, destroy } = await device.readyCalls(calls.filter((call) => call.phase === phase));
+    ready.push({ phase, encode, destroy, times: await device.timesOf(encode) });
+  }
+  for (let round = 0; round < ROUNDS; round++) {
+    for (const backward of [false, true]) {
+      const answer = await askBeside(torch, { ask: 'attention', ...shape, backward });
+      theirs[backward ? 'both' : 'forward'].push(...(answer?.ms ?? []));
+    }
+    for (const { phase, encode, times } of ready) {
+      // The device's clock falls while torch is asked.
+      await device.warm(() => device.msOf(encode, times), round === 0 ? undefined : 0);
+      own[phase].push(await device.msOf(encode, times));
+    }
+  }
+  for (const { destroy } of ready) destroy();
+  await torch?.forget();
+  const median = (times: readonly number[]) => (times.length ? timesOf(times).medianMs : null);
+  const [forward, both] = [median(theirs.forward), median(theirs.both)];
+  return {
+    forward: { ms: timesOf(own.forward).medianMs, torchMs: forward },
+    backward: {
+      ms: timesOf(own.backward).medianMs,
+      torchMs: both === null || forward === null ? null : both - forward,
+    },
+  };
 }
 
 /** What the graph emits for one attention, its own projection and seed left out. */
@@ -82,12 +118,6 @@ function attentionCalls(shape: AttentionShape, dropout: number): Call[] {
 
 function variantOf({ kernel, params }: Call, software: boolean): string {
   return `${kernel.name} ${(software ? undefined : tiledVariant(kernel, params))?.name ?? 'plain'}`;
-}
-
-interface Rates {
-  readonly bytes: number;
-  readonly flops: number;
-  readonly exps: number;
 }
 
 /** Exponentials of each thread, in four chains. */
@@ -108,108 +138,18 @@ fn kernel(i: u32) {
 }`,
 };
 
-async function measureRates(clock: Timer, size: number): Promise<Rates> {
-  const n = size * size;
-  const g = new Graph();
-  const [a, b, c] = ['a', 'b', 'c'].map((name) => g.workspace(name, [size, size]));
-  const call = (kernel: Kernel, operands: Call['operands'], params: Call['params']): Call[] => [
-    { kernel, operands, params, module: '', phase: 'forward', microBatch: 0 },
-  ];
-  const strides = { aOffset: 0, lda: size, bOffset: 0, ldb: size, cOffset: 0, ldc: size, accumulate: 0 };
-  const seconds = async (calls: Call[]) => (await clock.msOf(calls)) / 1000;
-  return {
-    bytes: (8 * n) / (await seconds(call(copy, [a, b], { n }))),
-    flops: (2 * size ** 3) / (await seconds(call(matmulNT, [a, b, c], { M: size, N: size, K: size, ...strides }))),
-    exps: ((n / 16) * EXPS) / (await seconds(call(exponentials, [a], { n: n / 16 }))),
+async function exponentialRate(device: BenchDevice): Promise<number> {
+  const n = device.software ? 4096 : 2 ** 20;
+  const operands = [new Graph().workspace('out', [n])];
+  const call: Call = {
+    ...{ kernel: exponentials, operands, params: { n } },
+    ...{ module: '', phase: 'forward', microBatch: 0 },
   };
-}
-
-/** Runs calls in turn over buffers of their own. */
-class Timer {
-  private readonly clock: GpuTime;
-
-  constructor(
-    private readonly open: OpenDevice,
-    private readonly software: boolean,
-  ) {
-    this.clock = new GpuTime(open.device);
-  }
-
-  /** Milliseconds of one round of these calls on the device's clock, the quickest of three measurements. */
-  async msOf(calls: readonly Call[]): Promise<number> {
-    const { device, kernels } = this.open;
-    const buffers = new Map<number, GPUBuffer>();
-    const bufferOf = (value: Call['operands'][number]) => {
-      const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST;
-      const known = buffers.get(value.id) ?? device.createBuffer({ size: Math.max(64, bytesOf(value)), usage });
-      buffers.set(value.id, known);
-      return known;
-    };
-    const uniforms: GPUBuffer[] = [];
-    const ready: { pipeline: GPUComputePipeline; group: GPUBindGroup; grid: readonly [number, number, number] }[] = [];
-    for (const { kernel, operands, params } of calls) {
-      const variant = this.software ? undefined : tiledVariant(kernel, params);
-      const threads = kernel.threads(params);
-      const bytes = new ArrayBuffer(PARAMS_BYTES);
-      writeParams(kernel, params, threads, new DataView(bytes), 0);
-      const uniform = device.createBuffer({
-        size: PARAMS_BYTES,
-        usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST,
-      });
-      uniforms.push(uniform);
-      device.queue.writeBuffer(uniform, 0, bytes);
-      const group = device.createBindGroup({
-        layout: kernels.groupLayout(operands.length),
-        entries: [...operands.map(bufferOf), uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
-      });
-      const pipeline = await kernels.pipeline({ kernel, params, operands: [], tiled: variant !== undefined });
-      ready.push({ pipeline, group, grid: variant?.workgroups(params) ?? [...foldGrid(threads), 1] });
-    }
-    const round = (times: number) =>
-      this.open.guard(
-        this.clock.ofPass((pass) => {
-          for (let i = 0; i < times; i++)
-            for (const { pipeline, group, grid } of ready) {
-              pass.setPipeline(pipeline);
-              pass.setBindGroup(0, group);
-              pass.dispatchWorkgroups(...grid);
-            }
-        }),
-      );
-    await round(1);
-    const times = Math.max(1, Math.min(2048, Math.ceil(MEASURE_MS / Math.max(await round(1), 0.005))));
-    const ms = Math.min(await round(times), await round(times), await round(times)) / times;
-    for (const buffer of [...buffers.values(), ...uniforms]) buffer.destroy();
-    return ms;
-  }
-}
-
-/** torch's scaled_dot_product_attention over the same shapes in float32 without TF32: [forward, backward] in milliseconds. */
-async function torchTimes(shapes: readonly AttentionShape[], dropout: number): Promise<[number, number][] | null> {
-  const script = `
-import json, sys, torch, torch.nn.functional as F
-torch.backends.cuda.matmul.allow_tf32 = False
-out = []
-for s in json.loads(sys.argv[1]):
-    B, T, H, D = s["batch"], s["tokens"], s["heads"], s["headDim"]
-    qkv = torch.randn(B, T, 3, H, D, device="cuda").permute(2, 0, 3, 1, 4).requires_grad_()
-    seed = torch.randn(B, H, T, D, device="cuda")
-    def step():
-        e = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-        q, k, v = qkv[0], qkv[1], qkv[2]
-        e[0].record(); y = F.scaled_dot_product_attention(q, k, v, dropout_p=float(sys.argv[2]), is_causal=s["causal"])
-        e[1].record(); torch.autograd.grad(y, (q, k, v), seed); e[2].record(); torch.cuda.synchronize()
-        return e[0].elapsed_time(e[1]), e[1].elapsed_time(e[2])
-    times = [step() for _ in range(12)][2:]
-    out.append([min(t[i] for t in times) for i in (0, 1)])
-print("RESULT", json.dumps(out))`;
-  try {
-    const { stdout } = await promisify(execFile)('python3', ['-c', script, JSON.stringify(shapes), String(dropout)], {
-      timeout: TORCH_BOUND_MS,
-    });
-    return JSON.parse(stdout.slice(stdout.indexOf('RESULT ') + 7));
-  } catch {
-    console.log('no torch with a GPU here');
-    return null;
-  }
+  const { encode, destroy } = await device.readyCalls([call]);
+  const times = await device.timesOf(encode);
+  await device.warm(() => device.msOf(encode, times));
+  let ms = Number.POSITIVE_INFINITY;
+  for (let round = 0; round < ROUNDS; round++) ms = Math.min(ms, await device.msOf(encode, times));
+  destroy();
+  return (1000 * n * EXPS) / ms;
 }
