@@ -3,7 +3,7 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { parseConfig } from '../engine/config.ts';
 import { discoverAdapters } from '../engine/node/adapters.ts';
-import { calibrateInChild } from '../engine/node/calibrate.ts';
+import { calibrate } from '../engine/node/calibrate.ts';
 import { writeCalibration } from '../engine/node/calibration-store.ts';
 import type { RunEvent, StepEvent } from '../engine/trainer/events.ts';
 import { placeRun } from '../server/scheduler/slots.ts';
@@ -38,12 +38,16 @@ function dataFolderOf({ folder }: OwnRun): string {
   return path.join(folder, 'data');
 }
 
-/** Measures the adapters on which rows of so many ranks run, so that their times are predicted from this machine's rates. */
-export async function calibrate(run: OwnRun, devices: number): Promise<void> {
+/**
+ * Measures the adapters on which rows of up to so many ranks run, so that their times are predicted from this machine's rates:
+ * one of them, with as many processes at once as there are ranks, for all, since they are GPUs of one name.
+ */
+export async function measureRates(run: OwnRun, devices: number): Promise<void> {
   const adapters = await discoverAdapters();
   const { slots } = placeRun(parseConfig({ adapter: run.adapter, devices }), adapters);
+  const rates = await calibrate(slots, undefined, devices > 1 ? [1, devices] : [1]);
   for (const entry of adapters.filter(({ id }) => slots.includes(id)))
-    await writeCalibration(dataFolderOf(run), entry, await calibrateInChild(entry.id));
+    await writeCalibration(dataFolderOf(run), entry, rates);
 }
 
 /** Runs a row as `train` does. Rejects with how it ended when it did not finish. */

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
-import { calibrate, type OwnFigures, type OwnRun, runOurs } from './fabric-table-ours.ts';
+import { measureRates, type OwnFigures, type OwnRun, runOurs } from './fabric-table-ours.ts';
 import { type Figures, ROWS, type Row, rowsOf } from './fabric-table-rows.ts';
 import { TorchRanks } from './fabric-table-torch.ts';
 import { GUIDE_MODEL } from './guide-model.ts';
@@ -71,7 +71,7 @@ export async function run(args: readonly string[]): Promise<void> {
       )
     : null;
   try {
-    if (!values['no-calibrate']) await calibrate(ours, world);
+    if (!values['no-calibrate']) await measureRates(ours, world);
     console.log(
       `ready after ${secondsSince(began).toFixed(0)} s; ${torch ? `${torch.gpus} GPUs for torch` : 'no torch'}`,
     );

@@ -4,7 +4,7 @@ import { parseConfig } from '../engine/config.ts';
 import { Interpreter } from '../engine/interpret/interpreter.ts';
 import { buildModel } from '../engine/model/build-model.ts';
 import { openAdapter } from '../engine/node/adapters.ts';
-import { calibrateInChild } from '../engine/node/calibrate.ts';
+import { calibrate } from '../engine/node/calibrate.ts';
 import { adapterProfile, openDevice } from '../engine/runtime/device.ts';
 import { Executor } from '../engine/runtime/executor.ts';
 import { type CompiledRun, compileRun } from '../engine/schedule/compile.ts';
@@ -66,7 +66,7 @@ async function placeOf(wanted: string): Promise<Place> {
       open: async (run, mailbox) => new Interpreter(run, mailbox),
     };
   const { adapter, entry } = await openAdapter(wanted);
-  const rates = await calibrateInChild(entry.id);
+  const rates = await calibrate([entry.id]);
   const device = await openDevice(adapter);
   return {
     name: entry.name,

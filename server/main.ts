@@ -2,7 +2,7 @@ import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { type Logger, pino } from 'pino';
 import { StudioError } from '../engine/errors.ts';
-import { calibrateInChild } from '../engine/node/calibrate.ts';
+import { calibrate } from '../engine/node/calibrate.ts';
 import { naming } from '../engine/node/file-bytes.ts';
 import { tryLock } from '../engine/node/lock-file.ts';
 import type { AdapterRates } from '../engine/schedule/rates.ts';
@@ -37,7 +37,7 @@ export interface StudioSettings {
   /** What tests replace. */
   readonly adapters?: AdapterList;
   readonly workers?: SchedulerOptions['workers'];
-  readonly calibrate?: (id: string, signal: AbortSignal) => Promise<AdapterRates>;
+  readonly calibrate?: (places: readonly string[], signal: AbortSignal) => Promise<AdapterRates>;
   readonly readTicks?: () => CoreTicks | null;
 }
 
@@ -144,7 +144,7 @@ async function open(settings: StudioSettings, closers: Closer[]): Promise<Studio
     adapters: () => adapters.get(),
     held: scheduler.held,
     dataFolder: folder.root,
-    measure: settings.calibrate ?? calibrateInChild,
+    measure: settings.calibrate ?? calibrate,
     readTicks: settings.readTicks,
     log,
   });

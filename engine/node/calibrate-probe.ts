@@ -1,11 +1,19 @@
-/** The process in which one adapter is calibrated: `calibrate-probe.ts ID`, started by calibrateInChild over IPC. */
-import { calibrateAdapter } from './calibrate.ts';
+/** A process in which an adapter is measured: `calibrate-probe.ts TASK`, started by calibrate.ts over IPC. */
+import { type CalibrationReport, type CalibrationTask, measureAdapter } from './calibrate.ts';
 
-const [id] = process.argv.slice(2);
+const task = JSON.parse(process.argv[2]) as CalibrationTask;
 
-async function report(): Promise<object> {
+/** Says that this process is ready, and hears when all of them begin. */
+function begin(): Promise<number> {
+  return new Promise((resolve) => {
+    process.once('message', (message) => resolve((message as { beginMs: number }).beginMs));
+    process.send?.({ ready: true } satisfies CalibrationReport);
+  });
+}
+
+async function report(): Promise<CalibrationReport> {
   try {
-    return { rates: await calibrateAdapter(id) };
+    return await measureAdapter(task, begin);
   } catch (error) {
     return { problem: (error as Error).message };
   }

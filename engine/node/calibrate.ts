@@ -1,462 +1,169 @@
-import { fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { StudioError } from '../errors.ts';
-import { attention } from '../ops/attention/attention.ts';
-import { attentionGrad } from '../ops/attention/attention-grad.ts';
-import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
-import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
-import { CONTROL_ELEMENTS } from '../ops/control.ts';
-import { fill } from '../ops/fill/fill.ts';
-import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
-import { withHalves } from '../ops/half/with-halves.ts';
-import {
-  type Cost,
-  dtypeBytes,
-  foldGrid,
-  type Kernel,
-  PARAMS_BYTES,
-  type Params,
-  tiledVariant,
-  writeParams,
-} from '../ops/kernel.ts';
-import { layerNormGrad } from '../ops/layer-norm/layer-norm-grad.ts';
-import { layerNormResidual } from '../ops/layer-norm/layer-norm-residual.ts';
-import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
-import { adam } from '../ops/optimizer/adam.ts';
-import { reluGrad } from '../ops/relu-grad/relu-grad.ts';
-import { type OpenDevice, openDevice } from '../runtime/device.ts';
-import { readMapped, UploadSlot } from '../runtime/staging.ts';
-import { offersTensorCores } from '../runtime/tensor-cores.ts';
-import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
-import { openAdapter } from './adapters.ts';
+import { openDevice } from '../runtime/device.ts';
+import type { AdapterRates, CopyRates } from '../schedule/rates.ts';
+import { type AdapterEntry, openAdapter } from './adapters.ts';
+import { type CopyTraffic, copyRatesFrom, copyTraffic } from './calibrate-copies.ts';
+import { type KernelRates, measureKernels } from './calibrate-kernels.ts';
 import { copyEnvironment } from './copy-environment.ts';
-import { parallelCopy } from './parallel-copy.ts';
 
-/** For about how long the device is kept busy for each figure; all of them are within a few seconds. */
-const MEASURE_MS = 12;
-const ROUNDS = 3;
-/** How long a calibration may take before it is given up. */
+/** How long the processes of a calibration may take before it is given up. */
 const CHILD_TIMEOUT_MS = 60_000;
-/** As much as several copies that are under way at once: the threads share them as they share this one. */
-const COPY_BYTES = 64 * 2 ** 20;
-const ENCODED_DISPATCHES = 200;
-/** Weights take turns, so that none is found in a cache. */
-const COLD_BYTES = 128 * 2 ** 20;
-const ADAM: Params = {
-  offset: 0,
-  lr: 1e-3,
-  beta1: 0.9,
-  beta2: 0.999,
-  oneMinusBeta1: 0.1,
-  oneMinusBeta2: 0.001,
-  eps: 1e-8,
-  weightDecay: 0,
-  decoupled: 0,
-  clipValue: 0,
-};
-/** What is measured on: rows of a batch of one sequence and of several, and the widths of a layer. */
-const SIZES = {
-  gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 32 * 2 ** 20 },
-  software: { few: 16, many: 128, tokens: 32, width: 64, hidden: 256, heads: 4, elements: 2 ** 18 },
-} as const;
+/** From when all processes are ready until they begin. */
+const BEGIN_MS = 50;
+/** By how many processes copies are measured, unless said otherwise. */
+const PROCESSES = [1, 2];
 
-/** Opens an adapter in this process and measures its rates, in about two seconds. Throws StudioError `no-adapter`. */
-export async function calibrateAdapter(id: string): Promise<AdapterRates> {
-  const { adapter, entry } = await openAdapter(id);
+/** What one process is to measure: an adapter's copies, and its kernels too or not. */
+export interface CalibrationTask {
+  readonly id: string;
+  readonly kernels: boolean;
+}
+
+/** What it says: that it is ready to copy, then what it measured, or why it did not. */
+export type CalibrationReport = { readonly ready: true } | Measured | { readonly problem: string };
+export interface Measured {
+  readonly kernels: KernelRates | null;
+  readonly traffic: CopyTraffic;
+}
+
+/** Opens an adapter in this process and measures it; copies begin when `begin` says. Throws StudioError `no-adapter`. */
+export async function measureAdapter(task: CalibrationTask, begin: () => Promise<number>): Promise<Measured> {
+  const { adapter, entry } = await openAdapter(task.id);
   const open = await openDevice(adapter);
   try {
-    return await measureRates(open, entry.software, offersTensorCores(adapter));
+    const { software, tensorCores } = entry;
+    const kernels = task.kernels ? await measureKernels(open, software, tensorCores) : null;
+    return { kernels, traffic: await copyTraffic(open, software, begin) };
   } finally {
     open.close();
   }
 }
 
-/**
- * Calibrates an adapter in a process of its own: one that crashes or hangs costs only itself, and `abortSignal` ends it. Throws
- * StudioError `no-adapter`, which says how it ended.
- */
-export function calibrateInChild(id: string, abortSignal?: AbortSignal): Promise<AdapterRates> {
-  const probe = fileURLToPath(new URL('./calibrate-probe.ts', import.meta.url));
-  const loader = createRequire(import.meta.url).resolve('tsx');
-  const child = fork(probe, [id], {
-    execArgv: ['--import', pathToFileURL(loader).href],
-    stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
-    // The rates are those of a run, whose ranks share them. Only a GPU has a PCI id.
-    env: { ...process.env, ...copyEnvironment(1, id.includes(':')) },
-  });
-  return new Promise((resolve, reject) => {
-    let said: { rates?: AdapterRates; problem?: string } = {};
-    const timer = setTimeout(() => {
-      said = { problem: `it did not end within ${CHILD_TIMEOUT_MS} ms` };
-      child.kill('SIGKILL');
-    }, CHILD_TIMEOUT_MS);
-    const abort = () => child.kill('SIGKILL');
-    abortSignal?.addEventListener('abort', abort);
-    if (abortSignal?.aborted) abort();
-    child.on('message', (message) => {
-      said = message as typeof said;
-    });
-    child.on('error', ({ message }) => {
-      said = { problem: message };
-    });
-    child.on('close', (code, signal) => {
-      clearTimeout(timer);
-      abortSignal?.removeEventListener('abort', abort);
-      if (said.rates) resolve(said.rates);
-      else {
-        const why = said.problem ?? `it ended with ${signal ?? `exit code ${code}`}`;
-        reject(new StudioError('no-adapter', `${id} cannot be calibrated: ${why}`, { id }));
-      }
-    });
-  });
+/** Where processes that are calibrated together go, as `auto` places ranks: on this adapter, then on the GPUs of its name. */
+export function placesFrom(
+  { id, name, software }: Pick<AdapterEntry, 'id' | 'name' | 'software'>,
+  adapters: readonly Pick<AdapterEntry, 'id' | 'name' | 'software'>[],
+): string[] {
+  const others = adapters.filter((other) => other.id !== id && other.name === name && !other.software);
+  return [id, ...(software ? [] : others.map((other) => other.id))];
 }
 
 /**
- * The rates of a device as the engine uses it: each class of kernels at a small and a large size, in the variants that
- * training would take, the host's part of a dispatch, and copies to and from the host through mapped buffers.
+ * Measures the first of these adapters: its kernels, and copies by one process and by several at once, which take turns over
+ * all of them. In processes of their own: one that crashes or hangs costs only itself, and `abortSignal` ends them. Throws
+ * StudioError `no-adapter`, which says how they ended.
  */
-export async function measureRates(open: OpenDevice, software: boolean, tensorCores: boolean): Promise<AdapterRates> {
-  const bench = new RateBench(open, software, tensorCores);
+export async function calibrate(
+  places: readonly string[],
+  abortSignal?: AbortSignal,
+  processes: readonly number[] = PROCESSES,
+): Promise<AdapterRates> {
+  let kernels: KernelRates | null = null;
+  const copies: CopyRates[] = [];
+  for (const count of processes) {
+    const measured = await measureTogether(places, count, kernels === null, abortSignal);
+    kernels ??= measured[0].kernels;
+    copies.push(meanOf(measured.map(({ traffic }) => copyRatesFrom(traffic, count))));
+  }
+  if (!kernels) throw new StudioError('internal', 'no process measured the kernels');
+  return { ...kernels, copies };
+}
+
+/** Has so many processes measure at once; the first of them kernels too, if asked to. */
+export async function measureTogether(
+  places: readonly string[],
+  count: number,
+  kernels: boolean,
+  abortSignal?: AbortSignal,
+): Promise<Measured[]> {
+  const probes = Array.from({ length: count }, (_, i) => {
+    const id = places[i % places.length];
+    return new Probe({ id, kernels: kernels && i === 0 }, count);
+  });
+  const end = () => {
+    for (const probe of probes) probe.kill();
+  };
+  abortSignal?.addEventListener('abort', end);
+  if (abortSignal?.aborted) end();
   try {
-    const kernels = await bench.kernels();
-    const switchSeconds = await bench.switching();
-    const roundTripSeconds = await bench.download(16);
-    const large = await bench.download(COPY_BYTES);
-    return {
-      kernels,
-      switchSeconds,
-      dispatchSeconds: await bench.encoding(),
-      roundTripSeconds,
-      uploadBytesPerSecond: COPY_BYTES / (await bench.upload()),
-      downloadBytesPerSecond: COPY_BYTES / Math.max(large - roundTripSeconds, large / 10),
-      hostCopyBytesPerSecond: COPY_BYTES / (await bench.hostCopy()),
-    };
+    const measured = probes.map((probe) => probe.measured);
+    // All are ready, or one has failed.
+    await Promise.race([Promise.all(probes.map((probe) => probe.ready)), Promise.all(measured)]);
+    for (const probe of probes) probe.begin(Date.now() + BEGIN_MS);
+    return await Promise.all(measured);
   } finally {
-    bench.close();
+    abortSignal?.removeEventListener('abort', end);
+    end();
   }
 }
 
-/** Dispatches that stand for a class at one size, with what they come to and take. */
-interface Sample extends Cost {
-  readonly seconds: number;
-}
+/** One process of a calibration. */
+class Probe {
+  readonly ready: Promise<void>;
+  readonly measured: Promise<Measured>;
+  private readonly child: ChildProcess;
 
-interface Ready {
-  readonly pipeline: GPUComputePipeline;
-  readonly bindGroup: GPUBindGroup;
-  readonly grid: readonly [number, number, number];
-  readonly cost: Cost;
-}
-
-type Layout = 'nt' | 'nn' | 'tn';
-type ProductKind = 'float32' | 'halves' | 'tensor cores';
-const LAYOUTS: Readonly<Record<Layout, Kernel>> = { nt: matmulNT, nn: matmulNN, tn: matmulTN };
-/** The same of 16-mixed: weights and activations are halves, gradients float32. */
-const HALVES: Readonly<Record<Layout, readonly string[]>> = { nt: ['a', 'b'], nn: ['b'], tn: ['b'] };
-
-class RateBench {
-  private readonly buffers: GPUBuffer[] = [];
-  private readonly clock: DeviceClock;
-
-  constructor(
-    private readonly open: OpenDevice,
-    private readonly software: boolean,
-    private readonly tensorCores: boolean,
-  ) {
-    this.clock = new DeviceClock(open);
-  }
-
-  async kernels(): Promise<AdapterRates['kernels']> {
-    const { few, many, tokens, width, hidden, heads, elements } = SIZES[this.software ? 'software' : 'gpu'];
-    const elementwise = await this.rate('bytes', this.relu(few * width), this.adam(elements), 1e12);
-    const { bytesPerSecond } = elementwise;
-    const matmul = (rows: number, out: number, of: ProductKind = 'float32') =>
-      (['nt', 'nn', 'tn'] as const).flatMap((layout) => this.matmul(layout, of, rows, out, width));
-    const compute = (small: Promise<Ready>[], large: Promise<Ready>[]) =>
-      this.rate('flops', small, large, bytesPerSecond);
-    const products = await compute(matmul(many, width), matmul(many, hidden));
-    const { flopsPerSecond } = products;
-    const halves = (of: ProductKind) => compute(matmul(many, width, of), matmul(many, hidden, of));
-    const halved = await halves('halves');
-    const sequences = many / tokens;
-    return {
-      matmul: products,
-      matmulHalf: halved,
-      tensorCores: this.tensorCores ? await halves('tensor cores') : halved,
-      fewRows: await this.rate('bytes', matmul(few, width), matmul(few, hidden), flopsPerSecond),
-      attention: await compute(
-        [this.attention(attention, 1, few, heads)],
-        [this.attention(attention, sequences, tokens, heads)],
-      ),
-      attentionGrad: await compute(
-        [this.attention(attentionGrad, 1, few, heads)],
-        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
-      ),
-      rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
-      elements: { ...elementwise, flopsPerSecond },
-    };
-  }
-
-  /** Seconds that small kernels take more when each is followed by another one than when each goes on by itself. */
-  async switching(): Promise<number> {
-    const { few, width, heads } = SIZES[this.software ? 'software' : 'gpu'];
-    const kinds = await Promise.all([
-      ...this.norms(few, width),
-      ...this.relu(few * width),
-      this.attention(attention, 1, few, heads),
-      this.matmul('nt', 'float32', few, width, width)[0],
-    ]);
-    let alone = 0;
-    for (const each of kinds) alone += (await this.clock.secondsOfOne([each])) / kinds.length;
-    return Math.max((await this.clock.secondsOfOne(kinds)) - alone, alone / 1000);
-  }
-
-  /** Seconds of a copy from the device until the host may read it. */
-  async download(bytes: number): Promise<number> {
-    const there = this.storage(bytes);
-    const slot = this.buffer(bytes, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
-    return this.quickest(async () => {
-      this.submitCopy(there, slot, bytes);
-      await this.open.guard(readMapped(slot, bytes, () => undefined));
+  constructor(task: CalibrationTask, count: number) {
+    const probe = fileURLToPath(new URL('./calibrate-probe.ts', import.meta.url));
+    const loader = createRequire(import.meta.url).resolve('tsx');
+    const child = fork(probe, [JSON.stringify(task)], {
+      execArgv: ['--import', pathToFileURL(loader).href],
+      stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+      // The rates are those of a run, whose ranks share them. Only a GPU has a PCI id.
+      env: { ...process.env, ...copyEnvironment(count, task.id.includes(':')) },
     });
-  }
-
-  /** Seconds until the host has filled an upload buffer. */
-  async upload(): Promise<number> {
-    const slot = new UploadSlot(this.buffer(COPY_BYTES, GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC));
-    const mapped = await this.open.guard(slot.open(COPY_BYTES));
-    const source = new Uint8Array(COPY_BYTES).fill(1);
-    return this.quickest(() => this.copy(mapped, source));
-  }
-
-  /** Seconds until the host has copied a mapped download buffer. */
-  async hostCopy(): Promise<number> {
-    const slot = this.buffer(COPY_BYTES, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
-    const target = new Uint8Array(COPY_BYTES).fill(1);
-    this.submitCopy(this.storage(COPY_BYTES), slot, COPY_BYTES);
-    return this.open.guard(readMapped(slot, COPY_BYTES, (mapped) => this.quickest(() => this.copy(target, mapped))));
-  }
-
-  /** The host's seconds for one of the dispatches of a submit, while the device has little to do. */
-  async encoding(): Promise<number> {
-    const nothing = await this.ready(fill, { n: 1, offset: 0, value: 0 }, [this.storage(16)]);
-    const { device } = this.open;
-    let best = Number.POSITIVE_INFINITY;
-    for (let round = 0; round < ROUNDS * 2; round++) {
-      const began = performance.now();
-      const encoder = device.createCommandEncoder();
-      encodeAll(encoder, {}, Array(ENCODED_DISPATCHES).fill(nothing));
-      device.queue.submit([encoder.finish()]);
-      best = Math.min(best, performance.now() - began);
-      await this.open.guard(device.queue.onSubmittedWorkDone());
-    }
-    return best / 1000 / ENCODED_DISPATCHES;
-  }
-
-  close(): void {
-    this.clock.close();
-    for (const buffer of this.buffers) buffer.destroy();
-  }
-
-  /** The line through two sizes: what a dispatch takes by itself, and its rate of `work`; the `other` rate is given. */
-  private async rate(
-    work: keyof Cost,
-    small: readonly (Promise<Ready> | Promise<Ready>[])[],
-    large: readonly (Promise<Ready> | Promise<Ready>[])[],
-    other: number,
-  ): Promise<KernelRate> {
-    const a = await this.sample(await Promise.all(small.flat()));
-    const b = await this.sample(await Promise.all(large.flat()));
-    const slope = (b.seconds - a.seconds) / (b[work] - a[work]);
-    // Where the small size is no quicker than the line, a dispatch by itself takes next to nothing.
-    const seconds = Math.max(a.seconds - slope * a[work], a.seconds / 20);
-    const perSecond = b[work] / Math.max(b.seconds - seconds, b.seconds / 20);
-    return work === 'flops'
-      ? { seconds, flopsPerSecond: perSecond, bytesPerSecond: other }
-      : { seconds, flopsPerSecond: other, bytesPerSecond: perSecond };
-  }
-
-  /** Of one dispatch, the mean over these in turns. */
-  private async sample(list: readonly Ready[]): Promise<Sample> {
-    const seconds = await this.clock.secondsOfOne(list);
-    const mean = (work: keyof Cost) => list.reduce((sum, { cost }) => sum + cost[work], 0) / list.length;
-    return { seconds, flops: mean('flops'), bytes: mean('bytes') };
-  }
-
-  /** A linear layer's product over `rows`: forward, the input's gradient or the weight's. */
-  private matmul(layout: Layout, of: ProductKind, rows: number, out: number, width: number): Promise<Ready>[] {
-    const [M, N, K] = { nt: [rows, out, width], nn: [rows, width, out], tn: [out, width, rows] }[layout];
-    const lda = layout === 'tn' ? M : K;
-    const ldb = layout === 'nt' ? K : N;
-    const params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
-    const base = LAYOUTS[layout];
-    const halved = withHalves(base, of === 'float32' ? [] : HALVES[layout]);
-    const kernel = (of === 'tensor cores' && onTensorCores(base, HALVES[layout], params)) || halved;
-    const cold = rows < 64 && !this.software ? Math.ceil(COLD_BYTES / (4 * out * width)) : 1;
-    const half = (index: number) => dtypeBytes[kernel.operands[index].dtype];
-    const [a, b, c] = [M * K * half(0), K * N * half(1), M * N * 4];
-    return Array.from({ length: cold }, () =>
-      this.ready(kernel, params, [this.storage(a), this.storage(b), this.storage(c)]),
-    );
-  }
-
-  private attention(kernel: Kernel, B: number, T: number, H: number): Promise<Ready> {
-    const HD = 16;
-    const [R, D] = [B * T, H * HD];
-    const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
-    const params = { B, T, H, HD, ...packed, causal: 0, dropout: 0.2, seed: 1, site: 0, rank: 0 };
-    const elements: Readonly<Record<string, number>> = {
-      qkv: 3 * R * D,
-      dqkv: 3 * R * D,
-      control: CONTROL_ELEMENTS,
-      out: R * D,
-      dout: R * D,
-    };
-    const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * H)));
-    return this.ready(kernel, params, operands);
-  }
-
-  private norms(R: number, D: number): Promise<Ready>[] {
-    const elements: Readonly<Record<string, number>> = { weight: D, bias: D, stats: 2 * R };
-    return [layerNormResidual, layerNormGrad].map((kernel) => {
-      const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * D)));
-      return this.ready(kernel, { R, D, eps: 1e-5, accumulate: 0 }, operands);
+    this.child = child;
+    let isReady: () => void = () => undefined;
+    this.ready = new Promise((resolve) => {
+      isReady = resolve;
     });
-  }
-
-  private relu(n: number): Promise<Ready>[] {
-    return [this.ready(reluGrad, { n, scale: 1 }, [this.storage(4 * n), this.storage(4 * n)])];
-  }
-
-  private adam(n: number): Promise<Ready>[] {
-    const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
-    return [this.ready(adam, { ...ADAM, n }, operands)];
-  }
-
-  private copy(target: Uint8Array<ArrayBuffer>, source: Uint8Array<ArrayBuffer>): Promise<void> {
-    return this.software ? Promise.resolve(target.set(source)) : parallelCopy(target, source);
-  }
-
-  private submitCopy(from: GPUBuffer, to: GPUBuffer, bytes: number): void {
-    const encoder = this.open.device.createCommandEncoder();
-    encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
-    this.open.device.queue.submit([encoder.finish()]);
-  }
-
-  /** Seconds of `work` in the quickest of a few times, since whatever else the machine does only adds. */
-  private async quickest(work: () => Promise<void>): Promise<number> {
-    await work();
-    let best = Number.POSITIVE_INFINITY;
-    for (let round = 0; round < ROUNDS * 2; round++) {
-      const began = performance.now();
-      await work();
-      best = Math.min(best, performance.now() - began);
-    }
-    return Math.max(best, 1e-3) / 1000;
-  }
-
-  private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
-    const { device, kernels } = this.open;
-    const variant = this.software ? undefined : tiledVariant(kernel, params);
-    const dispatch = { kernel, operands: [], params, tiled: variant !== undefined };
-    const threads = kernel.threads(params);
-    const bytes = new ArrayBuffer(PARAMS_BYTES);
-    writeParams(kernel, params, threads, new DataView(bytes), 0);
-    const uniform = this.buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
-    device.queue.writeBuffer(uniform, 0, bytes);
-    const bindGroup = device.createBindGroup({
-      layout: kernels.groupLayout(operands.length),
-      entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
+    this.measured = new Promise((resolve, reject) => {
+      let said: Measured | null = null;
+      let problem: string | null = null;
+      const timer = setTimeout(() => {
+        problem = `it did not end within ${CHILD_TIMEOUT_MS} ms`;
+        this.kill();
+      }, CHILD_TIMEOUT_MS);
+      child.on('message', (message) => {
+        const report = message as CalibrationReport;
+        if ('ready' in report) isReady();
+        else if ('problem' in report) problem = report.problem;
+        else said = report;
+      });
+      child.on('error', ({ message }) => {
+        problem = message;
+      });
+      child.on('close', (code, signal) => {
+        clearTimeout(timer);
+        if (said) return resolve(said);
+        const why = problem ?? `it ended with ${signal ?? `exit code ${code}`}`;
+        reject(new StudioError('no-adapter', `${task.id} cannot be calibrated: ${why}`, { id: task.id }));
+      });
     });
-    const grid = variant ? variant.workgroups(params) : ([...foldGrid(threads), 1] as const);
-    return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
+    this.measured.catch(() => undefined);
   }
 
-  private storage(bytes: number): GPUBuffer {
-    const size = Math.max(16, Math.ceil(bytes / 4) * 4);
-    return this.buffer(size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+  begin(atMs: number): void {
+    this.child.send({ beginMs: atMs }, () => undefined);
   }
 
-  private buffer(size: number, usage: GPUBufferUsageFlags): GPUBuffer {
-    const buffer = this.open.device.createBuffer({ size, usage });
-    this.buffers.push(buffer);
-    return buffer;
+  kill(): void {
+    this.child.kill('SIGKILL');
   }
 }
 
-function encodeAll(
-  encoder: GPUCommandEncoder,
-  descriptor: GPUComputePassDescriptor,
-  list: readonly Ready[],
-  times = 1,
-): void {
-  const pass = encoder.beginComputePass(descriptor);
-  for (let i = 0; i < times; i++)
-    for (const { pipeline, bindGroup, grid } of list) {
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, bindGroup);
-      pass.dispatchWorkgroups(...grid);
-    }
-  pass.end();
-}
-
-/** Times dispatches on the device's own clock, or, where it has none to ask, on the host's. */
-class DeviceClock {
-  private readonly queries: GPUQuerySet | null;
-  private readonly resolved: GPUBuffer;
-  private readonly readback: GPUBuffer;
-
-  constructor(private readonly open: OpenDevice) {
-    const { device } = open;
-    const has = device.features.has('timestamp-query');
-    this.queries = has ? device.createQuerySet({ type: 'timestamp', count: 2 }) : null;
-    this.resolved = device.createBuffer({ size: 16, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
-    this.readback = device.createBuffer({ size: 16, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
-  }
-
-  /** Seconds of one dispatch when these are done one after the other, often enough to keep the device busy for a while. */
-  async secondsOfOne(list: readonly Ready[]): Promise<number> {
-    await this.seconds(list, 1);
-    let times = 1;
-    let seconds = await this.seconds(list, times);
-    while (seconds * 1000 < MEASURE_MS / 2 && times * list.length < 4096) {
-      times = Math.min(times * 8, Math.ceil((times * MEASURE_MS) / 1000 / Math.max(seconds, 1e-6)));
-      seconds = await this.seconds(list, times);
-    }
-    for (let round = 1; round < ROUNDS; round++) seconds = Math.min(seconds, await this.seconds(list, times));
-    return Math.max(seconds, 1e-9) / times / list.length;
-  }
-
-  close(): void {
-    this.queries?.destroy();
-    this.resolved.destroy();
-    this.readback.destroy();
-  }
-
-  private async seconds(list: readonly Ready[], times: number): Promise<number> {
-    const { device, guard } = this.open;
-    const began = performance.now();
-    const encoder = device.createCommandEncoder();
-    const { queries } = this;
-    const timestampWrites = queries && { querySet: queries, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 };
-    encodeAll(encoder, timestampWrites ? { timestampWrites } : {}, list, times);
-    if (queries) {
-      encoder.resolveQuerySet(queries, 0, 2, this.resolved, 0);
-      encoder.copyBufferToBuffer(this.resolved, 0, this.readback, 0, 16);
-    }
-    device.queue.submit([encoder.finish()]);
-    if (!queries) {
-      await guard(device.queue.onSubmittedWorkDone());
-      return (performance.now() - began) / 1000;
-    }
-    let seconds = 0;
-    await guard(
-      readMapped(this.readback, 16, (mapped) => {
-        const [begin, end] = new BigUint64Array(mapped.slice().buffer);
-        seconds = Number(end - begin) / 1e9;
-      }),
-    );
-    return seconds;
-  }
+/** What each of several processes measured at once comes to. */
+function meanOf(rates: readonly CopyRates[]): CopyRates {
+  const mean = (name: keyof CopyRates) => rates.reduce((sum, each) => sum + each[name], 0) / rates.length;
+  return {
+    processes: rates[0].processes,
+    uploadBytesPerSecond: mean('uploadBytesPerSecond'),
+    hostCopyBytesPerSecond: mean('hostCopyBytesPerSecond'),
+    downloadBytesPerSecond: mean('downloadBytesPerSecond'),
+    pieceSeconds: mean('pieceSeconds'),
+    roundTripSeconds: mean('roundTripSeconds'),
+  };
 }

@@ -1,7 +1,7 @@
 import { StudioError } from '../errors.ts';
 import type { Kernel } from '../ops/kernel.ts';
 import type { AdapterProfile } from './profile.ts';
-import { kernelClass } from './rates.ts';
+import { type CopyRates, copyRatesOf, kernelClass } from './rates.ts';
 import { type Action, type Dispatch, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
 
 /** What time goes into: a kernel's arithmetic or its memory traffic, dispatches, bytes onto and off the device, and a simulated link. */
@@ -24,7 +24,9 @@ export interface Timeline {
   readonly startSeconds: readonly number[];
   readonly endSeconds: readonly number[];
   readonly totalSeconds: number;
-  /** What the total is made of: along the chain of which each part waits for the one before, to the last to end. */
+  /** From its end to that of the step after it, which the host has begun meanwhile. */
+  readonly iterationSeconds: number;
+  /** What the iteration is made of: along the chain of which each part waits for the one before, to the last to end. */
   readonly critical: SecondsByResource;
 }
 
@@ -33,14 +35,38 @@ export interface Timeline {
  * what is submitted in its order, a kernel for the longer of its arithmetic and its memory traffic (Williams et al. 2009,
  * the roofline model). A publication leaves the device, then the download slot; what a rank collects waits for a free
  * upload slot and, since all ranks do the same, for its own publication of that region. `sharing` ranks on one adapter
- * share its rates and those of its link; what the host copies into and out of slots, all ranks of the run share.
+ * share its rates; copies run at the rates of as many processes as there are ranks. As in training, the host begins the
+ * next step once it has submitted this one.
  */
 export function estimate(
   { steps, world }: Pick<Schedule, 'steps' | 'world'>,
   profile: AdapterProfile,
   sharing = 1,
 ): Timeline {
-  return new Lanes(steps, profile, { device: sharing, host: world }).run();
+  const first = new Lanes(steps, profile, { device: sharing, host: world });
+  first.run();
+  const next = new Lanes(steps, profile, { device: sharing, host: world }, first);
+  next.run();
+  const { startSeconds, endSeconds, last } = first;
+  const iterationSeconds = next.last.at - last.at;
+  return {
+    startSeconds,
+    endSeconds,
+    totalSeconds: last.at,
+    iterationSeconds,
+    critical: spentSince(next.last, last.at),
+  };
+}
+
+/** What the time from then on went into, along the chain that ends with this moment. */
+function spentSince(end: Moment, at: number): SecondsByResource {
+  const spent = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0, link: 0 };
+  for (let m: Moment | null = end; m && m.at > at; m = m.before) {
+    const whole = m.at - (m.before?.at ?? 0);
+    const part = whole > 0 ? Math.min(1, (m.at - at) / whole) : 0;
+    for (const resource of RESOURCES) spent[resource] += part * (m.spent[resource] ?? 0);
+  }
+  return spent;
 }
 
 /** The resource that most of the time goes into. */
@@ -89,11 +115,14 @@ class Lanes {
   private copies = START;
   private device = START;
   private lastKernel: Kernel | null = null;
-  private readonly lanes: Partial<Record<Lane, Moment>> = {};
+  private readonly rates: CopyRates;
+  /** When the host can begin the next step. */
+  private submitted = START;
+  private lanes: Partial<Record<Lane, Moment>> = {};
   /** When each step no longer keeps others waiting: for the device's work, once it is submitted. */
   private readonly done: (Moment | undefined)[] = [];
-  private readonly startSeconds: number[] = [];
-  private readonly endSeconds: number[] = [];
+  readonly startSeconds: number[] = [];
+  readonly endSeconds: number[] = [];
   /** When each staging slot may be used again. */
   private readonly slots = new Map<number, Moment>();
   /** For each collect, this rank's publication of the region before it, and when peers can read each publication. */
@@ -102,14 +131,25 @@ class Lanes {
   /** The end of all that the host lane has copied so far, and what it is still to copy. */
   private copied = START;
   private readonly leaving: Leaving[] = [];
-  private last = START;
+  last = START;
 
   constructor(
     private readonly steps: Schedule['steps'],
     private readonly profile: AdapterProfile,
     /** How many ranks share the device and the host. */
     private readonly ranks: { readonly device: number; readonly host: number },
+    /** The step before, which leaves the device, the threads that copy and the staging slots as they are. */
+    before?: Lanes,
   ) {
+    this.rates = copyRatesOf(profile.copies, ranks.host);
+    if (before) {
+      this.host = latest(before.host, before.submitted);
+      this.copies = before.copies;
+      this.device = before.device;
+      this.lastKernel = before.lastKernel;
+      this.lanes = { host: before.submitted, comm: before.submitted, compute: before.submitted };
+      for (const [slot, free] of before.slots) this.slots.set(slot, free);
+    }
     const published = new Map<number, number>();
     for (const { id, action } of steps) {
       if (action.type === 'publish' || action.type === 'announce') published.set(action.region, id);
@@ -119,7 +159,7 @@ class Lanes {
   }
 
   /** Takes the turns of all lanes in the order in which what they have for the device is submitted. */
-  run(): Timeline {
+  run(): void {
     const queues = (['host', 'comm', 'compute'] as const).map((lane) => ({
       turns: turnsOf(this.steps, lane),
       next: 0,
@@ -143,11 +183,7 @@ class Lanes {
     }
     if (queues.some(({ turns, next }) => next < turns.length))
       throw new StudioError('internal', 'the steps of a schedule wait for each other');
-    const critical = { compute: 0, memory: 0, dispatches: 0, uploads: 0, downloads: 0, link: 0 };
-    for (let m: Moment | null = this.last; m; m = m.before)
-      for (const resource of RESOURCES) critical[resource] += m.spent[resource] ?? 0;
-    const { startSeconds, endSeconds, last } = this;
-    return { startSeconds, endSeconds, totalSeconds: last.at, critical };
+    this.submitted = latest(...Object.values(this.lanes), this.copied);
   }
 
   /**
@@ -184,8 +220,10 @@ class Lanes {
 
   private compute({ steps }: Turn): void {
     const count = steps.reduce((sum, { action }) => sum + dispatches(action).length, 0);
-    const submitted = this.encode(this.readyFor(steps), count);
+    const submitted = this.encode(this.readyFor(steps), this.submitSeconds(count));
     this.lanes.compute = submitted;
+    this.device = latest(this.device, submitted);
+    if (count > 0) this.device = after(this.device, { dispatches: this.profile.submitGapSeconds * this.ranks.device });
     for (const step of steps) {
       const begin = latest(submitted, this.device);
       const end = this.onDevice(submitted, this.kernels(dispatches(step.action)));
@@ -198,7 +236,7 @@ class Lanes {
     const { action } = step;
     if (action.type === 'publish' || action.type === 'store') {
       const pack = dispatches(action);
-      const submitted = this.encode(begin, (action.type === 'store' ? action.parts.length : 1) + pack.length);
+      const submitted = this.encode(begin, this.rates.pieceSeconds / 2 + pack.length * this.profile.dispatchSeconds);
       const bytes = action.type === 'store' ? action.staging.bytes : action.source.bytes;
       const mapped = this.toSlot(this.onDevice(submitted, this.kernels(pack)), bytes);
       this.leaving.push({ step, begin, mapped, slot: action.staging.tensor, bytes });
@@ -217,16 +255,19 @@ class Lanes {
       case 'collect':
       case 'fetch': {
         const placed = action.type === 'collect' ? action.place : [];
-        this.copies = this.filling(begin, action);
-        const done = this.encode(this.copies, 1 + placed.length);
+        this.copies = this.filling(this.encode(begin, this.rates.pieceSeconds / 2), action);
+        const rest = this.rates.pieceSeconds / 2 + placed.length * this.profile.dispatchSeconds;
+        const done = this.encode(this.copies, rest);
         const end = this.onDevice(done, this.inDevice(action.staging.bytes), this.kernels(placed));
         this.slots.set(action.staging.tensor, after(end, { dispatches: this.roundTripSeconds() }));
         return { done, end };
       }
-      case 'report':
-        return { done: this.toSlot(this.encode(begin, 1), action.control.bytes) };
+      case 'report': {
+        const laneFree = this.encode(begin, this.submitSeconds(0));
+        return { done: this.toSlot(laneFree, action.control.bytes), laneFree };
+      }
       case 'feed':
-        return { done: this.encode(begin, action.inputs.length + action.targets.length + 1) };
+        return { done: this.encode(begin, this.submitSeconds(0)) };
       case 'announce':
         this.published[id] = begin;
         return { done: begin };
@@ -237,8 +278,8 @@ class Lanes {
 
   /** The host's threads copy what lies in a download slot. */
   private copyOut(out: Leaving): void {
-    const seconds = (out.bytes * this.ranks.host) / this.profile.hostCopyBytesPerSecond;
-    const done = after(latest(out.mapped, this.copies), { downloads: seconds });
+    const handed = this.encode(out.mapped, this.rates.pieceSeconds / 2);
+    const done = after(latest(handed, this.copies), { downloads: out.bytes / this.rates.hostCopyBytesPerSecond });
     this.copies = done;
     this.copied = latest(this.copied, done);
     this.slots.set(out.slot, done);
@@ -254,10 +295,15 @@ class Lanes {
     if (end.at >= this.last.at) this.last = end;
   }
 
-  /** The host encodes and submits so many commands; one at a time, whatever the lane. */
-  private encode(ready: Moment, commands: number): Moment {
-    this.host = after(latest(ready, this.host), { dispatches: commands * this.profile.dispatchSeconds });
+  /** The host's one thread takes so long; one thing at a time, whatever the lane. */
+  private encode(ready: Moment, seconds: number): Moment {
+    this.host = after(latest(ready, this.host), { dispatches: seconds });
     return this.host;
+  }
+
+  /** The host's time for a submit of so many dispatches. */
+  private submitSeconds(dispatchCount: number): number {
+    return this.profile.submitSeconds + dispatchCount * this.profile.dispatchSeconds;
   }
 
   private onDevice(submitted: Moment, ...works: readonly Partial<SecondsByResource>[]): Moment {
@@ -268,22 +314,21 @@ class Lanes {
 
   /** The device copies to a download slot, which the host then may read. */
   private toSlot(ready: Moment, bytes: number): Moment {
-    const { downloadBytesPerSecond } = this.profile;
-    const there = this.onDevice(ready, { downloads: (bytes * this.ranks.device) / downloadBytesPerSecond });
+    const there = this.onDevice(ready, { downloads: bytes / this.rates.downloadBytesPerSecond });
     return after(there, { dispatches: this.roundTripSeconds() });
   }
 
   /** From the end of the device's work until the host knows of it; when the device is another rank's, that one's turn later. */
   private roundTripSeconds(): number {
-    const { roundTripSeconds, software } = this.profile;
-    return roundTripSeconds + (software ? 0 : (this.ranks.device - 1) * TURN_SECONDS);
+    const { software } = this.profile;
+    return this.rates.roundTripSeconds + (software ? 0 : (this.ranks.device - 1) * TURN_SECONDS);
   }
 
   /** When the host will have filled an upload slot; over a simulated link, no sooner than that lets it. */
   private filling(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
     const { bytes } = action.staging;
     const link = action.type === 'collect' && action.linkGBps !== null ? bytes / (action.linkGBps * 1e9) : 0;
-    const uploads = (bytes * this.ranks.host) / this.profile.uploadBytesPerSecond;
+    const uploads = bytes / this.rates.uploadBytesPerSecond;
     return after(latest(ready, this.copies), link > uploads ? { link } : { uploads });
   }
 

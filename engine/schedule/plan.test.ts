@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import { boundBy, estimate, RESOURCES } from './cost.ts';
-import { ratesOf } from './fixtures/rates-of.ts';
+import { copying, ratesOf } from './fixtures/rates-of.ts';
 import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { sumCategories } from './memory.ts';
 import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
@@ -220,15 +220,15 @@ describe('the time estimate', () => {
   });
 
   it('is made of what its longest chain of waits goes into, and says what is most', () => {
-    const { totalSeconds, critical } = estimate(schedule, software);
-    expect(RESOURCES.reduce((sum, r) => sum + critical[r], 0)).toBeCloseTo(totalSeconds, 12);
+    const { iterationSeconds, critical } = estimate(schedule, software);
+    expect(RESOURCES.reduce((sum, r) => sum + critical[r], 0)).toBeCloseTo(iterationSeconds, 12);
     const most = (change: Partial<AdapterProfile>) => boundBy(estimate(schedule, { ...software, ...change }).critical);
     expect(most({ kernels: scaled({ flopsPerSecond: 1e-9 }) })).toBe('compute');
     expect(most({ kernels: scaled({ bytesPerSecond: 1e-9 }) })).toBe('memory');
     expect(most({ dispatchSeconds: 1 })).toBe('dispatches');
-    expect(most({ uploadBytesPerSecond: 1e3 })).toBe('uploads');
-    expect(most({ downloadBytesPerSecond: 1e3 })).toBe('downloads');
-    expect(most({ hostCopyBytesPerSecond: 1e3 })).toBe('downloads');
+    expect(most(copying(software, { uploadBytesPerSecond: 1e3 }))).toBe('uploads');
+    expect(most(copying(software, { downloadBytesPerSecond: 1e3 }))).toBe('downloads');
+    expect(most(copying(software, { hostCopyBytesPerSecond: 1e3 }))).toBe('downloads');
   });
 
   it('has the host encode beside the device: the longer of the two counts', () => {
@@ -244,7 +244,10 @@ describe('the time estimate', () => {
   });
 
   it('waits for what the peers publish when this rank does', () => {
-    const { startSeconds, endSeconds } = estimate(schedule, { ...software, downloadBytesPerSecond: 1e5 });
+    const { startSeconds, endSeconds } = estimate(schedule, {
+      ...software,
+      ...copying(software, { downloadBytesPerSecond: 1e5 }),
+    });
     for (const step of schedule.steps) {
       const { action } = step;
       if (action.type !== 'collect') continue;
@@ -312,18 +315,18 @@ describe('the time estimate', () => {
   });
 
   it('falls as any rate of the adapter rises', () => {
-    const base = estimate(schedule, software).totalSeconds;
+    const base = estimate(schedule, software).iterationSeconds;
     const faster: Partial<AdapterProfile>[] = [
       { kernels: scaled({ flopsPerSecond: 10 }) },
       { kernels: scaled({ bytesPerSecond: 10 }) },
       { kernels: scaled({ seconds: 0.1 }) },
-      ...(['uploadBytesPerSecond', 'downloadBytesPerSecond', 'hostCopyBytesPerSecond'] as const).map((rate) => ({
-        [rate]: software[rate] * 10,
-      })),
+      ...(['uploadBytesPerSecond', 'downloadBytesPerSecond', 'hostCopyBytesPerSecond'] as const).map((rate) =>
+        copying(software, { [rate]: software.copies[0][rate] * 10 }),
+      ),
     ];
     for (const change of faster)
-      expect(estimate(schedule, { ...software, ...change }).totalSeconds).toBeLessThanOrEqual(base);
-    expect(estimate(schedule, { ...software, dispatchSeconds: 1e-9 }).totalSeconds).toBeLessThan(base);
+      expect(estimate(schedule, { ...software, ...change }).iterationSeconds).toBeLessThanOrEqual(base);
+    expect(estimate(schedule, { ...software, dispatchSeconds: 1e-9 }).iterationSeconds).toBeLessThan(base);
   });
 });
 

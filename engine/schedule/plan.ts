@@ -97,7 +97,7 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
     return { phase, atStep, liveBytes: totals[atStep], byCategory: live[atStep] };
   });
   const sharing = ranksPerAdapter(profile, run.world);
-  const { totalSeconds, critical } = estimate(step.schedule, profile, sharing);
+  const { iterationSeconds, critical } = estimate(step.schedule, profile, sharing);
   const pass = run.evaluation === null ? null : priced[run.evaluation];
   return {
     params: parameterCount(run.model),
@@ -116,7 +116,7 @@ export function predictionOf(run: CompiledRun, profile: AdapterProfile): Predict
       unit,
       phase,
     })),
-    estimateMs: totalSeconds * 1000,
+    estimateMs: iterationSeconds * 1000,
     estimateSplitMs: Object.fromEntries(RESOURCES.map((r) => [r, critical[r] * 1000])) as Record<Resource, number>,
     boundBy: boundBy(critical),
     validation: pass && {

@@ -1,5 +1,5 @@
 import type { VariantChoices } from '../ops/kernel.ts';
-import { type AdapterRates, KERNEL_CLASSES, type KernelClass, type KernelRate } from './rates.ts';
+import { type AdapterRates, type CopyRates, KERNEL_CLASSES, type KernelClass, type KernelRate } from './rates.ts';
 
 /**
  * What the planner has to know of an adapter: plain data, kept per adapter and sent to the form. The same config on two
@@ -41,6 +41,12 @@ function kernelRates(seconds: number, flopsPerSecond: number, bytesPerSecond: nu
   return Object.fromEntries(KERNEL_CLASSES.map((name) => [name, each])) as Record<KernelClass, KernelRate>;
 }
 
+/** One rate for all copies, of one process. */
+function copyRates(bytesPerSecond: number, pieceSeconds: number, roundTripSeconds: number): CopyRates {
+  const rates = { hostCopyBytesPerSecond: bytesPerSecond, downloadBytesPerSecond: bytesPerSecond };
+  return { processes: 1, uploadBytesPerSecond: bytesPerSecond, ...rates, pieceSeconds, roundTripSeconds };
+}
+
 export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
   /** SwiftShader on two cores. */
   software: {
@@ -53,11 +59,10 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     againFromBytes: 256 * KiB,
     kernels: kernelRates(20e-6, 6e9, 4e9),
     switchSeconds: 2e-6,
+    submitGapSeconds: 2e-6,
     dispatchSeconds: 20e-6,
-    roundTripSeconds: 1e-3,
-    uploadBytesPerSecond: 4e9,
-    downloadBytesPerSecond: 4e9,
-    hostCopyBytesPerSecond: 4e9,
+    submitSeconds: 50e-6,
+    copies: [copyRates(4e9, 50e-6, 1e-3)],
   },
   interpreter: {
     name: 'interpreter',
@@ -69,11 +74,10 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     againFromBytes: 256 * KiB,
     kernels: kernelRates(1e-6, 1e9, 2e9),
     switchSeconds: 1e-9,
+    submitGapSeconds: 1e-9,
     dispatchSeconds: 1e-6,
-    roundTripSeconds: 1e-6,
-    uploadBytesPerSecond: 4e9,
-    downloadBytesPerSecond: 4e9,
-    hostCopyBytesPerSecond: 4e9,
+    submitSeconds: 1e-6,
+    copies: [copyRates(4e9, 1e-6, 1e-6)],
   },
   /** One H200 through Dawn, as measured; see docs/performance.md. */
   h200: {
@@ -96,11 +100,13 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
       rows: { seconds: 5.4e-6, flopsPerSecond: 45e12, bytesPerSecond: 3e12 },
     },
     switchSeconds: 1e-8,
+    submitGapSeconds: 5e-6,
     dispatchSeconds: 6.6e-6,
-    roundTripSeconds: 51e-6,
-    uploadBytesPerSecond: 60e9,
-    downloadBytesPerSecond: 50e9,
-    hostCopyBytesPerSecond: 58e9,
+    submitSeconds: 60e-6,
+    copies: [
+      { ...copyRates(57e9, 60e-6, 100e-6), downloadBytesPerSecond: 49e9 },
+      { ...copyRates(46e9, 60e-6, 200e-6), downloadBytesPerSecond: 45e9, processes: 2 },
+    ],
   },
 };
 

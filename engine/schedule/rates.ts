@@ -25,6 +25,21 @@ const rate = z.number().positive();
 const KernelRate = z.strictObject({ seconds: rate, flopsPerSecond: rate, bytesPerSecond: rate });
 export type KernelRate = z.infer<typeof KernelRate>;
 
+/** What copies between host and device run at in each of so many processes that all copy at once, each in both directions. */
+const CopyRates = z.strictObject({
+  processes: z.number().int().positive(),
+  /** Into mapped upload buffers and out of mapped download ones: by the same threads, so a copy waits for those before it. */
+  uploadBytesPerSecond: rate,
+  hostCopyBytesPerSecond: rate,
+  /** From the device to a download buffer. */
+  downloadBytesPerSecond: rate,
+  /** What the process's one thread of JavaScript has to do for a copy, however few its bytes. */
+  pieceSeconds: rate,
+  /** From the end of the device's part of a copy until that thread knows of it. */
+  roundTripSeconds: rate,
+});
+export type CopyRates = z.infer<typeof CopyRates>;
+
 export const AdapterRates = z.strictObject({
   /** On the device, one dispatch after the other. */
   kernels: z.strictObject(
@@ -32,16 +47,37 @@ export const AdapterRates = z.strictObject({
   ),
   /** Between a dispatch and one of another kernel. */
   switchSeconds: rate,
-  /** The host's time to encode and submit a dispatch, beside the device. */
+  /** Between the last dispatch of a submit and the first of the next. */
+  submitGapSeconds: rate,
+  /** The host's time to encode a dispatch, and to submit, beside the device. */
   dispatchSeconds: rate,
-  /** From a submit of nothing much until the host has read what it made. */
-  roundTripSeconds: rate,
-  /** Into a mapped upload buffer; from the device to a download buffer; out of a mapped one. */
-  uploadBytesPerSecond: rate,
-  downloadBytesPerSecond: rate,
-  hostCopyBytesPerSecond: rate,
+  submitSeconds: rate,
+  /** By the number of processes, in ascending order, from one on. */
+  copies: z.array(CopyRates).refine((list) => list[0]?.processes === 1, 'copies of one process come first'),
 });
 export type AdapterRates = z.infer<typeof AdapterRates>;
+
+/**
+ * The rates of each of so many processes that copy at once. Between two numbers that were measured, and beyond them, the
+ * machine's total is shared out; what a copy costs beside its bytes is that of the nearest number below.
+ */
+export function copyRatesOf(copies: readonly CopyRates[], processes: number): CopyRates {
+  const below = copies.findLast((each) => each.processes <= processes) ?? copies[0];
+  const above = copies.find((each) => each.processes > processes);
+  const shared = (rateOf: (each: CopyRates) => number) => {
+    const total = (each: CopyRates) => rateOf(each) * each.processes;
+    if (!above) return total(below) / processes;
+    const way = (processes - below.processes) / (above.processes - below.processes);
+    return (total(below) + way * (total(above) - total(below))) / processes;
+  };
+  return {
+    ...below,
+    processes,
+    uploadBytesPerSecond: shared((each) => each.uploadBytesPerSecond),
+    hostCopyBytesPerSecond: shared((each) => each.hostCopyBytesPerSecond),
+    downloadBytesPerSecond: shared((each) => each.downloadBytesPerSecond),
+  };
+}
 
 /** Rows up to which a product is bound by reading its weight. */
 const FEW_ROWS = 64;

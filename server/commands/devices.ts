@@ -1,6 +1,6 @@
 import { resolve } from 'node:path';
 import { type AdapterEntry, discoverAdapters } from '../../engine/node/adapters.ts';
-import { calibrateInChild } from '../../engine/node/calibrate.ts';
+import { calibrate, placesFrom } from '../../engine/node/calibrate.ts';
 import { writeCalibration } from '../../engine/node/calibration-store.ts';
 import { deviceJson, deviceTable } from '../../engine/node/device-list.ts';
 import { tuneAdapter } from '../../engine/node/tune-adapter.ts';
@@ -26,7 +26,7 @@ export async function devices(args: string[]): Promise<number> {
   if (values.tune || values.calibrate) await checkDataFolder(resolve(process.env.STUDIO_DATA || 'data'));
   // First what is chosen, so that the rates are those of what runs.
   if (values.tune) await tune(entries);
-  if (values.calibrate) await calibrate(entries);
+  if (values.calibrate) await measureRates(entries);
   process.stdout.write(`${values.json ? deviceJson(entries) : deviceTable(entries)}\n`);
   return 0;
 }
@@ -45,11 +45,11 @@ async function tune(entries: readonly AdapterEntry[]): Promise<void> {
 }
 
 /** Measures each adapter's rates, one after the other, and keeps them in the data folder, where `plan` and the studio look. */
-async function calibrate(entries: readonly AdapterEntry[]): Promise<void> {
+async function measureRates(entries: readonly AdapterEntry[]): Promise<void> {
   const dataFolder = resolve(process.env.STUDIO_DATA || 'data');
   for (const entry of entries) {
     const before = readCoreTicks();
-    const rates = await calibrateInChild(entry.id);
+    const rates = await calibrate(placesFrom(entry, entries));
     const share = shareOfOthers(before, readCoreTicks());
     if (share > QUIET_SHARE)
       process.stderr.write(
@@ -57,13 +57,18 @@ async function calibrate(entries: readonly AdapterEntry[]): Promise<void> {
           'busy machine; measure again when it is quiet\n',
       );
     await writeCalibration(dataFolder, entry, rates);
-    const { kernels, dispatchSeconds, uploadBytesPerSecond, downloadBytesPerSecond, hostCopyBytesPerSecond } = rates;
+    const { kernels, dispatchSeconds, submitSeconds, copies } = rates;
     process.stderr.write(
       `${entry.name}: ${giga(kernels.matmul.flopsPerSecond)} GFLOP/s, with halves ` +
-        `${giga(kernels.matmulHalf.flopsPerSecond)}, memory ${giga(kernels.elements.bytesPerSecond)} GB/s, uploads ` +
-        `${giga(uploadBytesPerSecond)} GB/s, downloads ${giga(downloadBytesPerSecond)} GB/s and out of their buffer ` +
-        `${giga(hostCopyBytesPerSecond)} GB/s, ${micro(dispatchSeconds)} µs a dispatch\n`,
+        `${giga(kernels.matmulHalf.flopsPerSecond)}, memory ${giga(kernels.elements.bytesPerSecond)} GB/s, ` +
+        `${micro(dispatchSeconds)} µs a dispatch and ${micro(submitSeconds)} a submit\n`,
     );
+    for (const { processes, ...each } of copies)
+      process.stderr.write(
+        `  ${processes} at once: uploads ${giga(each.uploadBytesPerSecond)} GB/s, downloads ` +
+          `${giga(each.downloadBytesPerSecond)} GB/s and out of their buffer ${giga(each.hostCopyBytesPerSecond)} GB/s, ` +
+          `${micro(each.pieceSeconds)} µs a piece and ${micro(each.roundTripSeconds)} until its end is known\n`,
+      );
   }
 }
 

@@ -43,7 +43,7 @@ function calibration(measure: (id: string, signal: AbortSignal) => Promise<typeo
     adapters: async () => machine,
     held,
     dataFolder: folder,
-    measure: (id, signal) => {
+    measure: ([id], signal) => {
       measured.push(id);
       return measure(id, signal);
     },

@@ -1,6 +1,7 @@
 import type { Logger } from 'pino';
 import { StudioError } from '../../engine/errors.ts';
 import type { AdapterEntry } from '../../engine/node/adapters.ts';
+import { placesFrom } from '../../engine/node/calibrate.ts';
 import { readCalibration, writeCalibration } from '../../engine/node/calibration-store.ts';
 import type { AdapterRates } from '../../engine/schedule/rates.ts';
 import { type CoreTicks, QUIET_SHARE, readCoreTicks, shareOfOthers } from './machine-load.ts';
@@ -10,8 +11,8 @@ export interface IdleCalibrationOptions {
   /** Slot → the run that has it: the ids of adapters in use. */
   readonly held: ReadonlyMap<string, string>;
   readonly dataFolder: string;
-  /** Measures an adapter's rates, elsewhere; ends early, with an error, when aborted. */
-  readonly measure: (id: string, signal: AbortSignal) => Promise<AdapterRates>;
+  /** Measures the first of these adapters, the others with it, elsewhere; ends early, with an error, when aborted. */
+  readonly measure: (places: readonly string[], signal: AbortSignal) => Promise<AdapterRates>;
   readonly log: Logger;
   /** How long no run may have run, nor others have kept the machine busy, before something is measured. */
   readonly idleMs?: number;
@@ -134,10 +135,11 @@ export class IdleCalibration {
     const { adapters, held, dataFolder, measure, log } = this.#options;
     const later = () => this.#waiting.set(id, again || this.#waiting.get(id) === true);
     try {
-      const entry = (await adapters()).find((one) => one.id === id);
+      const all = await adapters();
+      const entry = all.find((one) => one.id === id);
       if (!entry || (!again && (await readCalibration(dataFolder, entry)))) return;
       this.#sinceLast();
-      const rates = await measure(id, signal);
+      const rates = await measure(placesFrom(entry, all), signal);
       if (signal.aborted || held.size > 0) throw new Error('a run began meanwhile');
       const share = this.#sinceLast();
       if (share > QUIET_SHARE) {

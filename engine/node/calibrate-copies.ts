@@ -1,0 +1,270 @@
+import type { OpenDevice } from '../runtime/device.ts';
+import { type MappedView, readMapped, UploadSlot } from '../runtime/staging.ts';
+import type { CopyRates } from '../schedule/rates.ts';
+import { mappedView } from './mapped-view.ts';
+import { parallelCopy } from './parallel-copy.ts';
+
+/** Slots of each direction, and bytes of a piece, as ranks with peers have them. */
+const SLOTS = 3;
+const SIZES = {
+  gpu: { piece: 16 * 2 ** 20, memory: 384 * 2 ** 20, windowMs: 140 },
+  software: { piece: 2 ** 20, memory: 8 * 2 ** 20, windowMs: 60 },
+} as const;
+const TINY_BYTES = 64;
+/** Of each window the beginning is not counted: until then the other processes may not have begun. */
+const LEAD_SHARE = 0.25;
+
+/** What is measured, each in a window of its own, in all processes at once. */
+const WINDOWS = ['round trip', 'host', 'device to staging', 'up', 'down', 'both'] as const;
+type Window = (typeof WINDOWS)[number];
+
+/** What went on in a window, after its lead. */
+export interface Traffic {
+  readonly seconds: number;
+  /** Copies that ended, of both directions, and the bytes of each direction. */
+  readonly pieces: number;
+  readonly upBytes: number;
+  readonly downBytes: number;
+  /** For how long at least one copy by the host was under way. */
+  readonly copyingSeconds: number;
+  /** From each submit until the host knew that the device was done, in ascending order. */
+  readonly downTrips: readonly number[];
+  readonly upTrips: readonly number[];
+}
+export type CopyTraffic = Readonly<Record<Window, Traffic>>;
+
+/** How long all windows take. */
+export function copyWindowsMs(software: boolean): number {
+  return SIZES[software ? 'software' : 'gpu'].windowMs * WINDOWS.length;
+}
+
+/**
+ * Moves pieces through staging as the executor does, in one direction and in both, and says what went on. `begin` resolves to
+ * when to start, on the clock of Date.now(), once this process is ready: processes that are to copy at once get the same.
+ */
+export async function copyTraffic(
+  open: OpenDevice,
+  software: boolean,
+  begin: () => Promise<number>,
+): Promise<CopyTraffic> {
+  const bench = new CopyBench(open, software);
+  try {
+    await bench.warmUp();
+    const from = (await begin()) - Date.now() + performance.now();
+    const list: [Window, Traffic][] = [];
+    for (const [i, window] of WINDOWS.entries())
+      list.push([window, await bench.run(window, from + i * bench.windowMs)]);
+    return Object.fromEntries(list) as Record<Window, Traffic>;
+  } finally {
+    bench.close();
+  }
+}
+
+/** The rates that this traffic of so many processes comes to. */
+export function copyRatesFrom(traffic: CopyTraffic, processes: number): CopyRates {
+  const { up, down, both, host } = traffic;
+  const upAlone = up.upBytes / up.copyingSeconds;
+  const downAlone = down.downBytes / down.copyingSeconds;
+  // The same threads copy both ways, one after the other in the model: what they gain by doing both at once counts for both.
+  const gain = (both.upBytes / upAlone + both.downBytes / downAlone) / both.copyingSeconds;
+  const staged = traffic['device to staging'];
+  const downloadBytesPerSecond = staged.downBytes / staged.seconds;
+  const pieceBytes = both.downBytes / Math.max(1, both.downTrips.length);
+  // The quicker trips: what others wait for is another copy that the device is at, which the lanes know of.
+  const loaded = quantile(both.downTrips, 0.25) - pieceBytes / downloadBytesPerSecond;
+  return {
+    processes,
+    uploadBytesPerSecond: upAlone * gain,
+    hostCopyBytesPerSecond: downAlone * gain,
+    downloadBytesPerSecond,
+    pieceSeconds: host.seconds / Math.max(1, host.pieces),
+    roundTripSeconds: Math.max(loaded, quantile(traffic['round trip'].downTrips, 0.5)),
+  };
+}
+
+/** Of values in ascending order. */
+function quantile(values: readonly number[], share: number): number {
+  return values[Math.min(values.length - 1, Math.floor(values.length * share))] ?? 0;
+}
+
+/** Counts what happens between two moments, in ms of performance.now(). */
+class Counter {
+  pieces = 0;
+  upBytes = 0;
+  downBytes = 0;
+  readonly downTrips: number[] = [];
+  readonly upTrips: number[] = [];
+  private copyingMs = 0;
+  private underWay = 0;
+  private busySince = 0;
+
+  constructor(
+    private readonly fromMs: number,
+    readonly untilMs: number,
+  ) {}
+
+  get counts(): boolean {
+    const now = performance.now();
+    return this.fromMs <= now && now < this.untilMs;
+  }
+
+  begins(): void {
+    if (this.underWay++ === 0) this.busySince = performance.now();
+  }
+
+  ends(): void {
+    if (--this.underWay > 0) return;
+    const until = Math.min(performance.now(), this.untilMs);
+    this.copyingMs += Math.max(0, until - Math.max(this.busySince, this.fromMs));
+  }
+
+  traffic(): Traffic {
+    const { pieces, upBytes, downBytes, downTrips, upTrips } = this;
+    const ascending = (list: readonly number[]) => [...list].sort((a, b) => a - b);
+    return {
+      seconds: (this.untilMs - this.fromMs) / 1000,
+      pieces,
+      upBytes,
+      downBytes,
+      copyingSeconds: Math.max(this.copyingMs, 1e-3) / 1000,
+      downTrips: ascending(downTrips),
+      upTrips: ascending(upTrips),
+    };
+  }
+}
+
+interface Up {
+  readonly slot: UploadSlot;
+  readonly buffer: GPUBuffer;
+  submittedMs: number;
+}
+
+class CopyBench {
+  readonly windowMs: number;
+  private readonly pieceBytes: number;
+  private readonly buffers: GPUBuffer[] = [];
+  private readonly ups: readonly Up[];
+  private readonly downs: readonly GPUBuffer[];
+  private readonly place: GPUBuffer;
+  private readonly source: Uint8Array<ArrayBuffer>;
+  private readonly target: Uint8Array<ArrayBuffer>;
+  private readonly view: MappedView | undefined;
+  private at = 0;
+
+  constructor(
+    private readonly open: OpenDevice,
+    private readonly software: boolean,
+  ) {
+    const { piece, memory, windowMs } = SIZES[software ? 'software' : 'gpu'];
+    this.windowMs = windowMs;
+    this.pieceBytes = piece;
+    this.view = software ? undefined : mappedView;
+    this.place = this.buffer(GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+    const slots = (usage: number) => Array.from({ length: SLOTS }, () => this.buffer(usage));
+    this.downs = slots(GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+    this.ups = slots(GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC).map((buffer) => ({
+      buffer,
+      slot: new UploadSlot(buffer, this.view),
+      submittedMs: 0,
+    }));
+    // Written once, so that no page is made while something is measured, and larger than what caches keep of it.
+    this.source = new Uint8Array(memory).fill(1);
+    this.target = new Uint8Array(memory).fill(1);
+  }
+
+  /** A piece each way, so that all is made before anything is measured. */
+  async warmUp(): Promise<void> {
+    const counter = new Counter(0, 0);
+    for (const up of this.ups) await this.up(up, this.pieceBytes, counter);
+    for (const down of this.downs) await this.down(down, this.pieceBytes, counter, true);
+  }
+
+  /** What a window's copies come to, begun at that moment and ended before the window's end. */
+  async run(window: Window, beginMs: number): Promise<Traffic> {
+    await sleepUntil(beginMs);
+    const counter = new Counter(beginMs + this.windowMs * LEAD_SHARE, beginMs + this.windowMs * 0.9);
+    const goesOn = () => performance.now() < counter.untilMs;
+    const upward = (up: Up, bytes: number) => whilst(goesOn, () => this.up(up, bytes, counter));
+    const downward = (down: GPUBuffer, bytes: number, copied = true) =>
+      whilst(goesOn, () => this.down(down, bytes, counter, copied));
+    const { ups, downs, pieceBytes } = this;
+    const loops: Readonly<Record<Window, () => Promise<void>[]>> = {
+      'round trip': () => [downward(downs[0], TINY_BYTES)],
+      host: () => [...ups.map((up) => upward(up, TINY_BYTES)), ...downs.map((down) => downward(down, TINY_BYTES))],
+      'device to staging': () => downs.map((down) => downward(down, pieceBytes, false)),
+      up: () => ups.map((up) => upward(up, pieceBytes)),
+      down: () => downs.map((down) => downward(down, pieceBytes)),
+      both: () => [...ups.map((up) => upward(up, pieceBytes)), ...downs.map((down) => downward(down, pieceBytes))],
+    };
+    await Promise.all(loops[window]());
+    return counter.traffic();
+  }
+
+  close(): void {
+    for (const buffer of this.buffers) buffer.destroy();
+  }
+
+  private async up(up: Up, bytes: number, counter: Counter): Promise<void> {
+    const { guard } = this.open;
+    const mapped = await guard(up.slot.open(bytes));
+    if (counter.counts && up.submittedMs > 0) counter.upTrips.push((performance.now() - up.submittedMs) / 1000);
+    counter.begins();
+    await guard(this.copy(mapped, this.next(this.source, bytes)));
+    counter.ends();
+    up.slot.seal();
+    this.submitCopy(up.buffer, this.place, bytes);
+    up.submittedMs = performance.now();
+    up.slot.reopen();
+    if (!counter.counts) return;
+    counter.pieces++;
+    counter.upBytes += bytes;
+  }
+
+  private async down(buffer: GPUBuffer, bytes: number, counter: Counter, copied: boolean): Promise<void> {
+    this.submitCopy(this.place, buffer, bytes);
+    const submitted = performance.now();
+    let trip = 0;
+    const read = async (mapped: Uint8Array<ArrayBuffer>) => {
+      trip = performance.now() - submitted;
+      if (!copied) return;
+      counter.begins();
+      await this.copy(this.next(this.target, bytes), mapped);
+      counter.ends();
+    };
+    await this.open.guard(readMapped(buffer, bytes, read, this.view));
+    if (!counter.counts) return;
+    counter.pieces++;
+    counter.downBytes += bytes;
+    counter.downTrips.push(trip / 1000);
+  }
+
+  /** The next part of the host's memory, all of it in turn. */
+  private next(memory: Uint8Array<ArrayBuffer>, bytes: number): Uint8Array<ArrayBuffer> {
+    this.at = (this.at + this.pieceBytes) % (memory.byteLength - this.pieceBytes + 1);
+    return memory.subarray(this.at, this.at + bytes);
+  }
+
+  private copy(target: Uint8Array<ArrayBuffer>, source: Uint8Array<ArrayBuffer>): Promise<void> {
+    return this.software ? Promise.resolve(target.set(source)) : parallelCopy(target, source);
+  }
+
+  private submitCopy(from: GPUBuffer, to: GPUBuffer, bytes: number): void {
+    const encoder = this.open.device.createCommandEncoder();
+    encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
+    this.open.device.queue.submit([encoder.finish()]);
+  }
+
+  private buffer(usage: GPUBufferUsageFlags): GPUBuffer {
+    const buffer = this.open.device.createBuffer({ size: this.pieceBytes, usage });
+    this.buffers.push(buffer);
+    return buffer;
+  }
+}
+
+async function whilst(goesOn: () => boolean, work: () => Promise<void>): Promise<void> {
+  while (goesOn()) await work();
+}
+
+function sleepUntil(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, Math.max(0, ms - performance.now())));
+}

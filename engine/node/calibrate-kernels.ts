@@ -1,0 +1,414 @@
+import { attention } from '../ops/attention/attention.ts';
+import { attentionGrad } from '../ops/attention/attention-grad.ts';
+import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
+import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
+import { CONTROL_ELEMENTS } from '../ops/control.ts';
+import { fill } from '../ops/fill/fill.ts';
+import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
+import { withHalves } from '../ops/half/with-halves.ts';
+import {
+  type Cost,
+  dtypeBytes,
+  foldGrid,
+  type Kernel,
+  PARAMS_BYTES,
+  type Params,
+  tiledVariant,
+  writeParams,
+} from '../ops/kernel.ts';
+import { layerNormGrad } from '../ops/layer-norm/layer-norm-grad.ts';
+import { layerNormResidual } from '../ops/layer-norm/layer-norm-residual.ts';
+import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
+import { adam } from '../ops/optimizer/adam.ts';
+import { reluGrad } from '../ops/relu-grad/relu-grad.ts';
+import type { OpenDevice } from '../runtime/device.ts';
+import { readMapped } from '../runtime/staging.ts';
+import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
+
+/** For about how long the device is kept busy for each figure; all of them are within a few seconds. */
+const MEASURE_MS = 12;
+const ROUNDS = 3;
+/** A GPU that had nothing to do runs at a fifth of its clock for a while. */
+const WARM_MS = 300;
+/** Submits, and the dispatches of a small one and of a large one, from which the host's time for either is told. */
+const [SUBMITS, FEW_DISPATCHES, MANY_DISPATCHES] = [12, 3, 27];
+/** Weights take turns, so that none is found in a cache. */
+const COLD_BYTES = 128 * 2 ** 20;
+const ADAM: Params = {
+  offset: 0,
+  lr: 1e-3,
+  beta1: 0.9,
+  beta2: 0.999,
+  oneMinusBeta1: 0.1,
+  oneMinusBeta2: 0.001,
+  eps: 1e-8,
+  weightDecay: 0,
+  decoupled: 0,
+  clipValue: 0,
+};
+/** What is measured on: rows of a batch of one sequence and of several, and the widths of a layer. */
+const SIZES = {
+  gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 32 * 2 ** 20 },
+  software: { few: 16, many: 128, tokens: 32, width: 64, hidden: 256, heads: 4, elements: 2 ** 18 },
+} as const;
+
+/** What of an adapter's rates is of kernels. */
+export type KernelRates = Omit<AdapterRates, 'copies'>;
+
+/**
+ * The rates of a device's kernels as the engine uses them: each class at a small and a large size, in the variants that
+ * training would take; what they take more in turns, as in a step, than each by itself; and the host's part.
+ */
+export async function measureKernels(open: OpenDevice, software: boolean, tensorCores: boolean): Promise<KernelRates> {
+  const bench = new RateBench(open, software, tensorCores);
+  try {
+    if (!software) await bench.warm();
+    return {
+      kernels: await bench.kernels(),
+      switchSeconds: await bench.switching(),
+      submitGapSeconds: await bench.submitGap(),
+      ...(await bench.encoding()),
+    };
+  } finally {
+    bench.close();
+  }
+}
+
+/** Dispatches that stand for a class at one size, with what they come to and take. */
+interface Sample extends Cost {
+  readonly seconds: number;
+}
+
+interface Ready {
+  readonly pipeline: GPUComputePipeline;
+  readonly bindGroup: GPUBindGroup;
+  readonly grid: readonly [number, number, number];
+  readonly cost: Cost;
+}
+
+type Layout = 'nt' | 'nn' | 'tn';
+type ProductKind = 'float32' | 'halves' | 'tensor cores';
+const LAYOUTS: Readonly<Record<Layout, Kernel>> = { nt: matmulNT, nn: matmulNN, tn: matmulTN };
+/** The same of 16-mixed: weights and activations are halves, gradients float32. */
+const HALVES: Readonly<Record<Layout, readonly string[]>> = { nt: ['a', 'b'], nn: ['b'], tn: ['b'] };
+
+class RateBench {
+  private readonly buffers: GPUBuffer[] = [];
+  private readonly clock: DeviceClock;
+
+  constructor(
+    private readonly open: OpenDevice,
+    private readonly software: boolean,
+    private readonly tensorCores: boolean,
+  ) {
+    this.clock = new DeviceClock(open);
+  }
+
+  async kernels(): Promise<AdapterRates['kernels']> {
+    const { few, many, tokens, width, hidden, heads, elements } = SIZES[this.software ? 'software' : 'gpu'];
+    const elementwise = await this.rate('bytes', this.relu(few * width), this.adam(elements), 1e12);
+    const { bytesPerSecond } = elementwise;
+    const matmul = (rows: number, out: number, of: ProductKind = 'float32') =>
+      (['nt', 'nn', 'tn'] as const).flatMap((layout) => this.matmul(layout, of, rows, out, width));
+    const compute = (small: Promise<Ready>[], large: Promise<Ready>[]) =>
+      this.rate('flops', small, large, bytesPerSecond);
+    const products = await compute(matmul(many, width), matmul(many, hidden));
+    const { flopsPerSecond } = products;
+    const halves = (of: ProductKind) => compute(matmul(many, width, of), matmul(many, hidden, of));
+    const halved = await halves('halves');
+    const sequences = many / tokens;
+    return {
+      matmul: products,
+      matmulHalf: halved,
+      tensorCores: this.tensorCores ? await halves('tensor cores') : halved,
+      fewRows: await this.rate('bytes', matmul(few, width), matmul(few, hidden), flopsPerSecond),
+      attention: await compute(
+        [this.attention(attention, 1, few, heads)],
+        [this.attention(attention, sequences, tokens, heads)],
+      ),
+      attentionGrad: await compute(
+        [this.attention(attentionGrad, 1, few, heads)],
+        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
+      ),
+      rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
+      elements: { ...elementwise, flopsPerSecond },
+    };
+  }
+
+  /** Keeps the device busy until its clock has risen. */
+  async warm(): Promise<void> {
+    const work = await Promise.all(this.adam(SIZES.gpu.elements));
+    const began = performance.now();
+    while (performance.now() - began < WARM_MS) await this.clock.seconds(work, 32);
+  }
+
+  /**
+   * Seconds that a dispatch takes more when the kernels of a layer take turns, as in a step, than when each goes on by itself:
+   * a long kernel's instructions are read anew.
+   */
+  async switching(): Promise<number> {
+    const { few, width, hidden, heads } = SIZES[this.software ? 'software' : 'gpu'];
+    const products = (['nt', 'nn', 'tn'] as const).flatMap((layout) =>
+      [width, hidden].map((out) => this.matmul(layout, 'float32', few, out, width)),
+    );
+    const others = [
+      ...[...this.norms(few, width), ...this.relu(few * width)].map((one) => [one]),
+      [this.attention(attention, 1, few, heads)],
+      [this.attention(attentionGrad, 1, few, heads)],
+    ];
+    const kinds = await Promise.all([...products, ...others].map((kind) => Promise.all(kind)));
+    let alone = 0;
+    for (const kind of kinds) alone += (await this.clock.secondsOfOne(kind)) / kinds.length;
+    const turns = Array.from({ length: Math.max(...kinds.map((kind) => kind.length)) }, (_, i) =>
+      kinds.map((kind) => kind[i % kind.length]),
+    );
+    return Math.max((await this.clock.secondsOfOne(turns.flat())) - alone, alone / 1000);
+  }
+
+  /** Seconds between the work of two submits that are there before the device gets to them. */
+  async submitGap(): Promise<number> {
+    const work = await Promise.all(this.adam(SIZES[this.software ? 'software' : 'gpu'].elements));
+    let [together, apart] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+    for (let round = 0; round < ROUNDS + 1; round++) {
+      together = Math.min(together, await this.clock.seconds(work, SUBMITS));
+      apart = Math.min(apart, await this.clock.seconds(work, 1, SUBMITS));
+    }
+    return Math.max(apart - together, together / 1e4) / (SUBMITS - 1);
+  }
+
+  /** The host's seconds for a dispatch and for a submit as the executor makes them, while the device has little to do. */
+  async encoding(): Promise<Pick<AdapterRates, 'dispatchSeconds' | 'submitSeconds'>> {
+    const kinds = await Promise.all(
+      Array.from({ length: MANY_DISPATCHES }, (_, i) => {
+        const small = 64 + 4 * i;
+        if (i % 3 === 0) return this.ready(fill, { n: small, offset: 0, value: 0 }, [this.storage(4 * small)]);
+        return i % 3 === 1 ? this.relu(small)[0] : this.norms(1, small)[0];
+      }),
+    );
+    const few = await this.encoded(kinds.slice(0, FEW_DISPATCHES));
+    const many = await this.encoded(kinds);
+    const dispatchSeconds = Math.max((many - few) / (MANY_DISPATCHES - FEW_DISPATCHES), many / 1000);
+    return { dispatchSeconds, submitSeconds: Math.max(few - FEW_DISPATCHES * dispatchSeconds, few / 100) };
+  }
+
+  /** The host's seconds for a submit of these. */
+  private async encoded(list: readonly Ready[]): Promise<number> {
+    const { device, guard } = this.open;
+    let best = Number.POSITIVE_INFINITY;
+    for (let round = 0; round < ROUNDS * 4; round++) {
+      const began = performance.now();
+      for (let i = 0; i < SUBMITS; i++) {
+        const encoder = device.createCommandEncoder();
+        encodeAll(encoder, {}, list);
+        device.queue.submit([encoder.finish()]);
+      }
+      best = Math.min(best, performance.now() - began);
+      await guard(device.queue.onSubmittedWorkDone());
+    }
+    return best / 1000 / SUBMITS;
+  }
+
+  close(): void {
+    this.clock.close();
+    for (const buffer of this.buffers) buffer.destroy();
+  }
+
+  /** The line through two sizes: what a dispatch takes by itself, and its rate of `work`; the `other` rate is given. */
+  private async rate(
+    work: keyof Cost,
+    small: readonly (Promise<Ready> | Promise<Ready>[])[],
+    large: readonly (Promise<Ready> | Promise<Ready>[])[],
+    other: number,
+  ): Promise<KernelRate> {
+    const a = await this.sample(await Promise.all(small.flat()));
+    const b = await this.sample(await Promise.all(large.flat()));
+    const slope = (b.seconds - a.seconds) / (b[work] - a[work]);
+    // Where the small size is no quicker than the line, a dispatch by itself takes next to nothing.
+    const seconds = Math.max(a.seconds - slope * a[work], a.seconds / 20);
+    const perSecond = b[work] / Math.max(b.seconds - seconds, b.seconds / 20);
+    return work === 'flops'
+      ? { seconds, flopsPerSecond: perSecond, bytesPerSecond: other }
+      : { seconds, flopsPerSecond: other, bytesPerSecond: perSecond };
+  }
+
+  /** Of one dispatch, the mean over these in turns. */
+  private async sample(list: readonly Ready[]): Promise<Sample> {
+    const seconds = await this.clock.secondsOfOne(list);
+    const mean = (work: keyof Cost) => list.reduce((sum, { cost }) => sum + cost[work], 0) / list.length;
+    return { seconds, flops: mean('flops'), bytes: mean('bytes') };
+  }
+
+  /** A linear layer's product over `rows`: forward, the input's gradient or the weight's. */
+  private matmul(layout: Layout, of: ProductKind, rows: number, out: number, width: number): Promise<Ready>[] {
+    const [M, N, K] = { nt: [rows, out, width], nn: [rows, width, out], tn: [out, width, rows] }[layout];
+    const lda = layout === 'tn' ? M : K;
+    const ldb = layout === 'nt' ? K : N;
+    const params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
+    const base = LAYOUTS[layout];
+    const halved = withHalves(base, of === 'float32' ? [] : HALVES[layout]);
+    const kernel = (of === 'tensor cores' && onTensorCores(base, HALVES[layout], params)) || halved;
+    const cold = rows < 64 && !this.software ? Math.ceil(COLD_BYTES / (4 * out * width)) : 1;
+    const half = (index: number) => dtypeBytes[kernel.operands[index].dtype];
+    const [a, b, c] = [M * K * half(0), K * N * half(1), M * N * 4];
+    return Array.from({ length: cold }, () =>
+      this.ready(kernel, params, [this.storage(a), this.storage(b), this.storage(c)]),
+    );
+  }
+
+  private attention(kernel: Kernel, B: number, T: number, H: number): Promise<Ready> {
+    const HD = 16;
+    const [R, D] = [B * T, H * HD];
+    const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
+    const params = {
+      B,
+      T,
+      H,
+      HD,
+      ...packed,
+      causal: 0,
+      dropout: 0.2,
+      seed: 1,
+      site: 0,
+      rank: 0,
+      maskKey0: 1,
+      maskKey1: 0,
+    };
+    const elements: Readonly<Record<string, number>> = {
+      qkv: 3 * R * D,
+      dqkv: 3 * R * D,
+      control: CONTROL_ELEMENTS,
+      out: R * D,
+      dout: R * D,
+    };
+    const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * H)));
+    return this.ready(kernel, params, operands);
+  }
+
+  private norms(R: number, D: number): Promise<Ready>[] {
+    const elements: Readonly<Record<string, number>> = { weight: D, bias: D, stats: 2 * R };
+    return [layerNormResidual, layerNormGrad].map((kernel) => {
+      const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * D)));
+      return this.ready(kernel, { R, D, eps: 1e-5, accumulate: 0 }, operands);
+    });
+  }
+
+  private relu(n: number): Promise<Ready>[] {
+    return [this.ready(reluGrad, { n, scale: 1 }, [this.storage(4 * n), this.storage(4 * n)])];
+  }
+
+  private adam(n: number): Promise<Ready>[] {
+    const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
+    return [this.ready(adam, { ...ADAM, n }, operands)];
+  }
+
+  private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
+    const { device, kernels } = this.open;
+    const variant = this.software ? undefined : tiledVariant(kernel, params);
+    const dispatch = { kernel, operands: [], params, tiled: variant !== undefined };
+    const threads = kernel.threads(params);
+    const bytes = new ArrayBuffer(PARAMS_BYTES);
+    writeParams(kernel, params, threads, new DataView(bytes), 0);
+    const uniform = this.buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
+    device.queue.writeBuffer(uniform, 0, bytes);
+    const bindGroup = device.createBindGroup({
+      layout: kernels.groupLayout(operands.length),
+      entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
+    });
+    const grid = variant ? variant.workgroups(params) : ([...foldGrid(threads), 1] as const);
+    return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
+  }
+
+  private storage(bytes: number): GPUBuffer {
+    const size = Math.max(16, Math.ceil(bytes / 4) * 4);
+    return this.buffer(size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+  }
+
+  private buffer(size: number, usage: GPUBufferUsageFlags): GPUBuffer {
+    const buffer = this.open.device.createBuffer({ size, usage });
+    this.buffers.push(buffer);
+    return buffer;
+  }
+}
+
+function encodeAll(
+  encoder: GPUCommandEncoder,
+  descriptor: GPUComputePassDescriptor,
+  list: readonly Ready[],
+  times = 1,
+): void {
+  const pass = encoder.beginComputePass(descriptor);
+  for (let i = 0; i < times; i++)
+    for (const { pipeline, bindGroup, grid } of list) {
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, bindGroup);
+      pass.dispatchWorkgroups(...grid);
+    }
+  pass.end();
+}
+
+/** Times dispatches on the device's own clock, or, where it has none to ask, on the host's. */
+class DeviceClock {
+  private readonly queries: GPUQuerySet | null;
+  private readonly resolved: GPUBuffer;
+  private readonly readback: GPUBuffer;
+
+  constructor(private readonly open: OpenDevice) {
+    const { device } = open;
+    const has = device.features.has('timestamp-query');
+    this.queries = has ? device.createQuerySet({ type: 'timestamp', count: 2 }) : null;
+    this.resolved = device.createBuffer({ size: 16, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
+    this.readback = device.createBuffer({ size: 16, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  }
+
+  /** Seconds of one dispatch when these are done one after the other, often enough to keep the device busy for a while. */
+  async secondsOfOne(list: readonly Ready[]): Promise<number> {
+    await this.seconds(list, 1);
+    let times = 1;
+    let seconds = await this.seconds(list, times);
+    while (seconds * 1000 < MEASURE_MS / 2 && times * list.length < 4096) {
+      times = Math.min(times * 8, Math.ceil((times * MEASURE_MS) / 1000 / Math.max(seconds, 1e-6)));
+      seconds = await this.seconds(list, times);
+    }
+    for (let round = 1; round < ROUNDS; round++) seconds = Math.min(seconds, await this.seconds(list, times));
+    return Math.max(seconds, 1e-9) / times / list.length;
+  }
+
+  close(): void {
+    this.queries?.destroy();
+    this.resolved.destroy();
+    this.readback.destroy();
+  }
+
+  /** Seconds of so many submits, each of a pass with all of these so often. */
+  async seconds(list: readonly Ready[], times: number, submits = 1): Promise<number> {
+    const { device, guard } = this.open;
+    const began = performance.now();
+    const { queries } = this;
+    const encoders = Array.from({ length: submits }, (_, i) => {
+      const encoder = device.createCommandEncoder();
+      const first = i === 0 ? { beginningOfPassWriteIndex: 0 } : {};
+      const last = i === submits - 1 ? { endOfPassWriteIndex: 1 } : {};
+      const timed = queries && (i === 0 || i === submits - 1);
+      encodeAll(encoder, timed ? { timestampWrites: { querySet: queries, ...first, ...last } } : {}, list, times);
+      return encoder;
+    });
+    if (queries) {
+      const encoder = encoders[submits - 1];
+      encoder.resolveQuerySet(queries, 0, 2, this.resolved, 0);
+      encoder.copyBufferToBuffer(this.resolved, 0, this.readback, 0, 16);
+    }
+    for (const commands of encoders.map((encoder) => encoder.finish())) device.queue.submit([commands]);
+    if (!queries) {
+      await guard(device.queue.onSubmittedWorkDone());
+      return (performance.now() - began) / 1000;
+    }
+    let seconds = 0;
+    await guard(
+      readMapped(this.readback, 16, (mapped) => {
+        const [begin, end] = new BigUint64Array(mapped.slice().buffer);
+        seconds = Number(end - begin) / 1e9;
+      }),
+    );
+    return seconds;
+  }
+}
