@@ -1,5 +1,5 @@
 import { attend, projectQkv } from '../ops/attention/attend.ts';
-import { nllLoss } from '../ops/cross-entropy/nll-loss.ts';
+import { headLoss } from '../ops/cross-entropy/head-loss.ts';
 import { drop } from '../ops/dropout/drop.ts';
 import { embed } from '../ops/embedding/embed.ts';
 import type { Graph, Value } from '../ops/graph.ts';
@@ -153,11 +153,9 @@ class Trace {
     const memory = this.stack('encoder', source, null);
     const decoded = this.stack('decoder', embedded(target, 'target'), memory);
     g.within('decoder', () => {
-      // Rows of the logits start on 16 bytes.
-      const rowStride = Math.ceil(V / 4) * 4;
-      const head = g.parameter('decoder.weight', [V, D]);
-      const logits = linear(g, decoded, head, g.parameter('decoder.bias', [V]), { name: 'logits', rowStride });
-      nllLoss(g, logits, target, V, 1 / microBatches, microBatch === 0);
+      const weight = g.parameter('decoder.weight', [V, D]);
+      const head = { module: 'decoder', weight, bias: g.parameter('decoder.bias', [V]) };
+      headLoss(g, decoded, head, target, { weight: 1 / microBatches, first: microBatch === 0 });
     });
   }
 

@@ -8,7 +8,7 @@ import type { Graph, Value } from '../ops/graph.ts';
 import { addNormalize, normalize } from '../ops/layer-norm/normalize.ts';
 import { conv1d } from '../ops/linear/conv1d.ts';
 import { batchName, DropoutSites } from './dropout-sites.ts';
-import { languageHead, languageLoss } from './language-model.ts';
+import { type LanguageEnd, languageLogits, languageLoss } from './language-model.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
 export interface Gpt2Config {
@@ -37,9 +37,9 @@ export function gpt2(c: Gpt2Config): Model {
     blockClasses: ['GPT2Block'],
     vocabSize: c.vocabSize,
     maxTokens: c.nPositions,
-    trace: (graph, shape, context) =>
-      languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize, context),
-    traceLogits: (graph, shape) => new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).logits(),
+    trace: (graph, shape, context) => languageLoss(graph, new Trace(graph, c, shape, context).end(), context),
+    traceLogits: (graph, shape) =>
+      languageLogits(graph, new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).end()),
   };
 }
 
@@ -119,7 +119,7 @@ class Trace {
       );
   }
 
-  logits(): Value {
+  end(): LanguageEnd {
     const { g, c, shape } = this;
     const tokens = g.batch(batchName('input', this.context.microBatch ?? 0), [shape.batch * shape.tokens]);
     const wte = g.parameter(TOKENS, [c.vocabSize, c.nEmbd]);
@@ -135,8 +135,8 @@ class Trace {
         this.sites.repeatable(() => this.block(path, before)),
       );
     }
-    const last = this.norm('transformer.ln_f', (weights) => normalize(g, x, weights, 'out'));
-    return languageHead(g, last, c.tieWeights ? wte : g.parameter('lm_head.weight', [c.vocabSize, c.nEmbd]));
+    const hidden = this.norm('transformer.ln_f', (weights) => normalize(g, x, weights, 'out'));
+    return { hidden, weight: c.tieWeights ? wte : g.parameter('lm_head.weight', [c.vocabSize, c.nEmbd]) };
   }
 
   private block(path: string, x: Value): Value {

@@ -7,7 +7,7 @@ import { addRmsNormalize, type RmsNormWeight, rmsNormalize } from '../ops/rms-no
 import { rotaryTable, rotate } from '../ops/rotary/rotate.ts';
 import { gateSilu } from '../ops/silu-mul/gate.ts';
 import { batchName, DropoutSites } from './dropout-sites.ts';
-import { languageHead, languageLoss } from './language-model.ts';
+import { type LanguageEnd, languageLogits, languageLoss } from './language-model.ts';
 import type { BatchShape, Init, Model, ModuleSpec, ParameterSpec, TraceContext } from './model.ts';
 
 export interface LlamaConfig {
@@ -38,9 +38,9 @@ export function llama(c: LlamaConfig): Model {
     tied: c.tieWordEmbeddings ? [{ name: 'lm_head.weight', tiedTo: TOKENS }] : [],
     blockClasses: ['LlamaDecoderLayer'],
     vocabSize: c.vocabSize,
-    trace: (graph, shape, context) =>
-      languageLoss(graph, new Trace(graph, c, shape, context).logits(), c.vocabSize, context),
-    traceLogits: (graph, shape) => new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).logits(),
+    trace: (graph, shape, context) => languageLoss(graph, new Trace(graph, c, shape, context).end(), context),
+    traceLogits: (graph, shape) =>
+      languageLogits(graph, new Trace(graph, { ...c, dropout: 0 }, shape, { rank: 0, seed: 0 }).end()),
   };
 }
 
@@ -111,7 +111,7 @@ class Trace {
     this.turns = g.constant(`model.rotary_emb ${tokens}`, [tokens, this.headDim / 2, 2], table);
   }
 
-  logits(): Value {
+  end(): LanguageEnd {
     const { g, c, shape } = this;
     const { vocabSize: V, hiddenSize: D } = c;
     const tokens = g.batch(batchName('input', this.context.microBatch ?? 0), [shape.batch * shape.tokens]);
@@ -126,8 +126,8 @@ class Trace {
         this.sites.repeatable(() => this.layer(path, before)),
       );
     }
-    const last = this.norm('model.norm', (weight) => rmsNormalize(g, x, weight, 'out'));
-    return languageHead(g, last, c.tieWordEmbeddings ? table : g.parameter('lm_head.weight', [V, D]));
+    const hidden = this.norm('model.norm', (weight) => rmsNormalize(g, x, weight, 'out'));
+    return { hidden, weight: c.tieWordEmbeddings ? table : g.parameter('lm_head.weight', [V, D]) };
   }
 
   private layer(path: string, x: Value): Value {

@@ -61,6 +61,8 @@ export interface GraphOptions {
   readonly againFromBytes?: number;
   /** Whether that goes for hidden layers too, which cost a product of matrices. */
   readonly hiddenAgain?: boolean;
+  /** Whether `backward()` will not be called. */
+  readonly forwardOnly?: boolean;
 }
 
 interface Rule {
@@ -117,6 +119,8 @@ export class Graph {
   private recomputing = false;
   /** Whether what is computed now is dropped after forward. */
   private dropping = false;
+  /** Whether forward and backward are one, piece by piece. */
+  private turning = false;
   private microBatch = 0;
   private round = 0;
 
@@ -160,6 +164,21 @@ export class Graph {
       }),
     );
     return output;
+  }
+
+  get isForwardOnly(): boolean {
+    return this.options.forwardOnly === true;
+  }
+
+  /**
+   * Runs `body`, the end of a micro-batch's forward, as the beginning of its backward: what it computes may be followed at once
+   * by its gradient. It reads what forward has made as it is, and leaves no rule.
+   */
+  turn(body: () => void): void {
+    this.phase = 'backward';
+    this.turning = true;
+    body();
+    this.turning = false;
   }
 
   /** Runs `body` inside the module at `path`; the calls it emits, and later their gradients, belong to that module. */
@@ -257,11 +276,12 @@ export class Graph {
       this.countReaders(kernel, operands);
     } else if (written.every((value) => value === this.nowhere)) return;
     const { module, phase, microBatch } = this;
+    const mayBeGone = phase === 'backward' && !this.turning;
     const used = operands.map((value, i) => {
       // A kernel that writes several gradients writes those that nobody needs to scratch.
       if (value === this.nowhere)
         return this.workspace(kernel.operands[i].name, operands.find((o) => o !== value)!.shape);
-      return phase === 'backward' && kernel.operands[i].access === 'read' ? this.fresh(value) : value;
+      return mayBeGone && kernel.operands[i].access === 'read' ? this.fresh(value) : value;
     });
     this.calls.push({ kernel, operands: used, params, module, phase, microBatch });
   }

@@ -80,6 +80,7 @@ export function unitProgram(
     frozen,
     againFromBytes: again,
     hiddenAgain: options.hiddenAgain,
+    forwardOnly: evaluate,
   });
   for (let microBatch = 0; microBatch < microBatches; microBatch++) {
     if (microBatch > 0) graph.nextMicroBatch(syncEveryMicroBatch);

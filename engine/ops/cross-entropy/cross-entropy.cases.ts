@@ -8,6 +8,8 @@ import { lossMean } from './loss-mean.ts';
 
 const NOT_FINITE = 'a row that is not finite';
 
+const LATER = 'later rows';
+
 const shapes: readonly (readonly [name: string, R: number, V: number, ld: number])[] = [
   ['one logit', 1, 1, 1],
   ['no rows', 0, 5, 8],
@@ -15,6 +17,7 @@ const shapes: readonly (readonly [name: string, R: number, V: number, ld: number
   ['a chunk and one', 65, 257, 260],
   ['many chunks', 3, 5003, 5004],
   [NOT_FINITE, 3, 2501, 2504],
+  [LATER, 3, 97, 100],
 ];
 
 /** As fillLogits, with a logit, a partial sum and a log-sum of the second row that are not finite. */
@@ -53,16 +56,28 @@ export const cases: KernelCase[] = [
     const common = { name: `${name}: ${R}x${V} of ${ld}`, tolerance: 1e-5, fill };
     const params = { R, V, ld, chunks };
     const partial = 2 * R * chunks;
+    const firstRow = name === LATER ? 5 : 0;
+    const rows = firstRow + R;
     return [
       { ...common, kernel: crossEntropyPartial, params, operandElements: [R * ld, partial] },
-      { ...common, kernel: crossEntropy, params, operandElements: [R * ld, R, partial, R, R] },
-      { ...common, kernel: crossEntropyGrad, params: { R, V, ld, scale: 0.25 }, operandElements: [R * ld, R, R] },
+      {
+        ...common,
+        kernel: crossEntropy,
+        params: { ...params, firstRow },
+        operandElements: [R * ld, rows, partial, rows, rows],
+      },
+      {
+        ...common,
+        kernel: crossEntropyGrad,
+        params: { R, V, ld, firstRow, scale: 0.25 },
+        operandElements: [R * ld, rows, rows],
+      },
     ];
   }),
   {
     kernel: crossEntropyGradScaled,
     name: 'the demo',
-    params: { R: 36, V: 97, ld: 100, scale: 0.25 },
+    params: { R: 36, V: 97, ld: 100, firstRow: 0, scale: 0.25 },
     operandElements: [3600, 36, 36, CONTROL_ELEMENTS],
     fill: (operand, view, random) => (operand === 3 ? view.fill(1024) : fillLogits(97)(operand, view, random)),
     tolerance: 1e-3,

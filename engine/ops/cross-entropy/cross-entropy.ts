@@ -8,20 +8,21 @@ const TILE_THREADS = 64;
 // The last lines of both variants. A target at or above V is refused where batches are made; the clamp only keeps the read inside.
 const finishWgsl = `
 fn finish(row: u32, highest: f32, sum: f32) {
+  let at = p.firstRow + row;
   if (!isFinite(sum)) {
-    lse[row] = sum;
-    rowLoss[row] = sum;
+    lse[at] = sum;
+    rowLoss[at] = sum;
     return;
   }
   let value = highest + log(sum);
-  lse[row] = value;
-  rowLoss[row] = value - logits[row * p.ld + min(targets[row], p.V - 1u)];
+  lse[at] = value;
+  rowLoss[at] = value - logits[row * p.ld + min(targets[at], p.V - 1u)];
 }
 `;
 
 /**
  * Second half: per row, lse = log Σ exp(logit) from the partials of `crossEntropyPartial`, and the loss
- * rowLoss = lse − logit of the target. `run` throws RangeError for a target that is not below V.
+ * rowLoss = lse − logit of the target. The R rows begin with row `firstRow` of targets, rowLoss and lse. `run` throws RangeError for a target that is not below V.
  */
 export const crossEntropy: Kernel = {
   name: 'cross-entropy',
@@ -37,11 +38,12 @@ export const crossEntropy: Kernel = {
     { name: 'V', type: 'u32' },
     { name: 'ld', type: 'u32' },
     { name: 'chunks', type: 'u32' },
+    { name: 'firstRow', type: 'u32' },
   ],
   constants: [],
   threads: ({ R }) => R,
   cost: ({ R, chunks }) => ({ flops: 4 * R * chunks, bytes: 4 * R * (2 * chunks + 4) }),
-  run(views, { R, V, ld, chunks }) {
+  run(views, { R, V, ld, chunks, firstRow }) {
     const [logits, targets, partial, rowLoss, lse] = views as [
       Float32Array,
       Uint32Array,
@@ -50,7 +52,8 @@ export const crossEntropy: Kernel = {
       Float32Array,
     ];
     for (let row = 0; row < R; row++) {
-      if (targets[row] >= V) throw new RangeError(`target ${targets[row]} of row ${row} is not below ${V}`);
+      const at = firstRow + row;
+      if (targets[at] >= V) throw new RangeError(`target ${targets[at]} of row ${at} is not below ${V}`);
       const base = 2 * row * chunks;
       let highest = LOWEST;
       for (let c = 0; c < chunks; c++) highest = Math.max(highest, partial[base + 2 * c]);
@@ -58,8 +61,8 @@ export const crossEntropy: Kernel = {
       for (let c = 0; c < chunks; c++) sum += partial[base + 2 * c + 1] * Math.exp(partial[base + 2 * c] - highest);
       const finite = Number.isFinite(sum);
       const value = finite ? highest + Math.log(sum) : sum;
-      lse[row] = value;
-      rowLoss[row] = finite ? value - logits[row * ld + targets[row]] : sum;
+      lse[at] = value;
+      rowLoss[at] = finite ? value - logits[row * ld + targets[at]] : sum;
     }
   },
   wgsl: `${isFiniteWgsl}${finishWgsl}

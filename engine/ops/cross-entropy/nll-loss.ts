@@ -1,11 +1,8 @@
 import type { Graph, Value } from '../graph.ts';
 import { crossEntropy } from './cross-entropy.ts';
 import { crossEntropyGrad } from './cross-entropy-grad.ts';
-import { crossEntropyPartial } from './cross-entropy-partial.ts';
+import { crossEntropyChunks, crossEntropyPartial } from './cross-entropy-partial.ts';
 import { lossMean } from './loss-mean.ts';
-
-/** Columns that one thread sums. */
-const CHUNK_COLUMNS = 256;
 
 /**
  * Mean of −log softmax(logits)[target] into the control tensor, as log_softmax + nll_loss have it. logits [R, stride], of
@@ -22,15 +19,15 @@ export function nllLoss(
 ): void {
   const [R, ld] = logits.shape;
   const V = vocabSize;
-  const chunks = Math.ceil(V / CHUNK_COLUMNS);
+  const chunks = crossEntropyChunks(V);
   const partial = g.workspace('loss.partial', [R, chunks, 2]);
   const rowLoss = g.workspace('loss.rows', [R]);
   const logSum = g.statistics('loss.lse', [R]);
   g.emit(crossEntropyPartial, [logits, partial], { R, V, ld, chunks });
-  g.emit(crossEntropy, [logits, targets, partial, rowLoss, logSum], { R, V, ld, chunks });
+  g.emit(crossEntropy, [logits, targets, partial, rowLoss, logSum], { R, V, ld, chunks, firstRow: 0 });
   g.emit(lossMean, [rowLoss, g.control], { R, scale: weight / R, accumulate: first ? 0 : 1 });
   g.gradientRule(g.control, () => {
-    g.emit(crossEntropyGrad, [logits, targets, logSum], { R, V, ld, scale: weight / R });
+    g.emit(crossEntropyGrad, [logits, targets, logSum], { R, V, ld, firstRow: 0, scale: weight / R });
     g.shareGradient(logits, logits);
   });
 }

@@ -2,7 +2,7 @@ import { columnSum } from '../column-sum/column-sum.ts';
 import type { DropoutSite } from '../dropout/drop.ts';
 import { dropoutInPlace } from '../dropout/dropout-in-place.ts';
 import { dropoutScale } from '../dropout/dropout-mask.ts';
-import { elementsOf, type Graph, type Value } from '../graph.ts';
+import { elementsOf, type GradientTarget, type Graph, type Value } from '../graph.ts';
 import type { Params } from '../kernel.ts';
 import { matmulNN, matmulNTBias, matmulTN, matmulTNSums } from '../matmul/matmul.ts';
 import { matmulNNGated, matmulNTReluDrop } from '../matmul/matmul-hidden.ts';
@@ -80,6 +80,8 @@ export interface LinearBlock {
   readonly dy: Value;
   readonly weight: Value;
   readonly R: number;
+  /** Where its R rows begin in x, if not with the first. */
+  readonly inputRow?: number;
   readonly firstRow: number;
   readonly rows: number;
   readonly stride: number;
@@ -114,7 +116,7 @@ export function linearGradients(g: Graph, blocks: readonly LinearBlock[], bias: 
 }
 
 /** Rows `firstRow` … of dW (+)= dyᵀ·x. */
-export function weightGradient(g: Graph, b: LinearBlock, dW: { value: Value; accumulate: boolean }): void {
+export function weightGradient(g: Graph, b: LinearBlock, dW: GradientTarget): void {
   g.emit(matmulTN, [b.dy, b.x, dW.value], weightGradientParams(b, dW.accumulate));
 }
 
@@ -126,7 +128,7 @@ function weightGradientParams(b: LinearBlock, accumulate: boolean): Params {
     K: b.R,
     aOffset: b.column,
     lda: b.stride,
-    bOffset: 0,
+    bOffset: (b.inputRow ?? 0) * K,
     ldb: K,
     cOffset: b.firstRow * K,
     ldc: K,
@@ -136,10 +138,20 @@ function weightGradientParams(b: LinearBlock, accumulate: boolean): Params {
 
 /** dx (+)= dy·W over the block's rows of W. */
 export function inputGradient(g: Graph, b: LinearBlock): void {
-  const K = b.weight.shape[1];
   const dx = g.gradientTarget(b.x);
   const scale = dx.accumulate ? null : g.passGate(b.x);
-  const params = {
+  if (scale === null) inputGradientRows(g, b, dx);
+  else g.emit(matmulNNGated, [b.dy, b.weight, dx.value, b.x], { ...inputGradientParams(b), scale });
+}
+
+/** The block's rows of dx (+)= dy·W, where `dx` is for all rows. */
+export function inputGradientRows(g: Graph, b: LinearBlock, dx: GradientTarget): void {
+  g.emit(matmulNN, [b.dy, b.weight, dx.value], { ...inputGradientParams(b), accumulate: dx.accumulate ? 1 : 0 });
+}
+
+function inputGradientParams(b: LinearBlock): Params {
+  const K = b.weight.shape[1];
+  return {
     M: b.R,
     N: K,
     K: b.rows,
@@ -147,9 +159,7 @@ export function inputGradient(g: Graph, b: LinearBlock): void {
     lda: b.stride,
     bOffset: b.firstRow * K,
     ldb: K,
-    cOffset: 0,
+    cOffset: (b.inputRow ?? 0) * K,
     ldc: K,
   };
-  if (scale === null) g.emit(matmulNN, [b.dy, b.weight, dx.value], { ...params, accumulate: dx.accumulate ? 1 : 0 });
-  else g.emit(matmulNNGated, [b.dy, b.weight, dx.value, b.x], { ...params, scale });
 }

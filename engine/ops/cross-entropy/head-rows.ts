@@ -1,0 +1,20 @@
+const MiB = 2 ** 20;
+/** Logits up to this size are made at once. */
+const LARGE_BYTES = 64 * MiB;
+/** The fewest rows of a piece: with fewer, reading and writing the weight's gradient would cost as much as its product. */
+const LEAST_ROWS = 512;
+/** Rows of a tile of the products. */
+const TILE_ROWS = 128;
+
+/**
+ * Of how many rows the head makes its logits at a time: all R, or, where their bytes are large (`stride` floats a row), whole
+ * tiles of at least 512 rows and about 64 MiB, the pieces of nearly equal size. A function of shapes alone, so that every
+ * rank, strategy and adapter adds the weight's gradient in the same order.
+ */
+export function headRows(R: number, stride: number): number {
+  const rowBytes = 4 * stride;
+  if (R * rowBytes <= LARGE_BYTES) return R;
+  const wanted = TILE_ROWS * Math.round(Math.max(LEAST_ROWS, LARGE_BYTES / rowBytes) / TILE_ROWS);
+  const pieces = Math.ceil(R / wanted);
+  return Math.min(R, TILE_ROWS * Math.ceil(R / pieces / TILE_ROWS));
+}
