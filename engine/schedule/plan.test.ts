@@ -243,6 +243,42 @@ describe('the time estimate', () => {
     expect(slow.totalSeconds).toBeLessThan(count + 10);
   });
 
+  it('is of a step that the host began during the one before: the longer of the host and the device', () => {
+    const alone = compileFirst({ config: { devices: 1 } }).steps[0].schedule;
+    const slowHost = estimate(alone, { ...software, dispatchSeconds: 1, submitSeconds: 1e-6 });
+    const count = alone.steps.filter(({ action }) => action.type === 'dispatch').length;
+    expect(slowHost.iterationSeconds).toBeCloseTo(count, 0);
+    const even = { ...software, dispatchSeconds: 1e-3, kernels: scaled({ seconds: 1e-3 / 20e-6 }) };
+    const { totalSeconds, iterationSeconds } = estimate(alone, even);
+    expect(iterationSeconds).toBeLessThan(totalSeconds);
+    expect(iterationSeconds).toBeGreaterThan(count * 1e-3);
+    const slowDevice = estimate(alone, { ...software, kernels: scaled({ seconds: 1e5 }) });
+    expect(slowDevice.iterationSeconds).toBeCloseTo(2 * count, -1);
+  });
+
+  it('counts what a submit and a piece cost beside their dispatches and their bytes', () => {
+    const base = estimate(schedule, software).iterationSeconds;
+    const visits = new Set(schedule.steps.filter(({ lane }) => lane === 'compute').map(({ visit }) => visit)).size;
+    const pieces = schedule.steps.filter(({ action }) => ['publish', 'collect'].includes(action.type)).length;
+    const submits = estimate(schedule, { ...software, submitSeconds: 1 }).iterationSeconds;
+    expect(submits).toBeGreaterThan(visits);
+    const gaps = estimate(schedule, { ...software, submitGapSeconds: 1 }).iterationSeconds;
+    expect(gaps).toBeGreaterThan(visits - 1);
+    const slow = estimate(schedule, { ...software, ...copying(software, { pieceSeconds: 1 }) }).iterationSeconds;
+    expect(slow).toBeGreaterThan(pieces);
+    const far = estimate(schedule, { ...software, ...copying(software, { roundTripSeconds: 1 }) }).iterationSeconds;
+    for (const more of [submits, gaps, slow, far]) expect(more).toBeGreaterThan(base + 1);
+  });
+
+  it('takes the rates of as many processes as there are ranks', () => {
+    const [copies] = software.copies;
+    const two = { ...copies, processes: 2, uploadBytesPerSecond: 1e5, hostCopyBytesPerSecond: 1e5 };
+    const profile = { ...software, copies: [copies, two] };
+    const ofRanks = (devices: number) =>
+      estimate(compileFirst({ config: { devices, strategy: 'fsdp_cpu_offload' } }).steps[0].schedule, profile);
+    expect(ofRanks(2).iterationSeconds).toBeGreaterThan(10 * ofRanks(1).iterationSeconds);
+  });
+
   it('waits for what the peers publish when this rank does', () => {
     const { startSeconds, endSeconds } = estimate(schedule, {
       ...software,
