@@ -14,14 +14,16 @@ export class HostTensors {
 
   private readonly regionBytes: number;
 
+  /** `withMapped`: whether those that a device keeps in mapped buffers are here as well. */
   constructor(
     run: ExecutableRun,
     private readonly mailbox: Mailbox,
+    withMapped: boolean,
   ) {
     this.regionBytes = run.regions.reduce((sum, _, region) => sum + mailbox.outbox(region).byteLength, 0);
     for (const { schedule } of run.steps)
       for (const t of schedule.tensors)
-        if (t.space === 'host' && t.region === undefined && !this.own.has(t.name))
+        if (t.space === 'host' && t.region === undefined && (withMapped || !t.mapped) && !this.own.has(t.name))
           this.own.set(t.name, new Uint8Array(t.bytes));
   }
 

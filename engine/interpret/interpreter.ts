@@ -43,7 +43,7 @@ export class Interpreter implements RankEngine {
     private readonly mailbox: Mailbox,
     private readonly options: InterpreterOptions = {},
   ) {
-    this.host = new HostTensors(run, mailbox);
+    this.host = new HostTensors(run, mailbox, true);
     this.slabs = run.memory.slabs.map((slab) => new ArrayBuffer(slab.bytes));
     for (const step of run.steps)
       for (const { id, contents } of step.schedule.tensors)
@@ -201,6 +201,7 @@ export class Interpreter implements RankEngine {
         for (const { host, device } of action.parts) this.bytes(compiled, device).set(this.host.read(compiled, host));
         return null;
       case 'store':
+      case 'keep':
         for (const { host, device } of action.parts)
           (await this.host.write(compiled, host)).set(this.bytes(compiled, device));
         return null;

@@ -30,7 +30,7 @@ afterAll(() => gpu?.device.close());
 /** What the steps of a schedule need: a read for each copy to the host, a map for each copy from it, no wait for the queue. */
 function waitsOf({ steps }: Schedule) {
   const count = (...types: string[]) => steps.filter(({ action }) => types.includes(action.type)).length;
-  return { reads: count('publish', 'store', 'report'), writes: count('collect', 'fetch'), queue: 0 };
+  return { reads: count('publish', 'store', 'keep', 'report'), writes: count('collect', 'fetch'), queue: 0 };
 }
 
 const clips = {

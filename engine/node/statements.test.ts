@@ -124,7 +124,7 @@ describe('norms and clipping', () => {
     expect(shapeOf(stepsWith({ gradientClipVal: 0.5, gradientClipAlgorithm: 'value' }))).toEqual(shapeOf(plain));
     // Beside the collectives and what offload moves, the host gives the batch and hears the report: it reads nothing else.
     const host = plain.filter(({ lane }) => lane === 'host').map(({ type }) => type);
-    const moved = 'cpuOffload' in strategy ? ['publish', 'announce', 'fetch', 'store'] : ['publish'];
+    const moved = 'cpuOffload' in strategy ? ['publish', 'announce', 'fetch', 'store', 'keep'] : ['publish'];
     expect(host.filter((type) => !moved.includes(type))).toEqual(['feed', 'report']);
   });
 

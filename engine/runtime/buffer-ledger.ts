@@ -7,6 +7,8 @@ import { StudioError } from '../errors.ts';
 export class BufferLedger {
   currentBytes = 0;
   peakBytes = 0;
+  /** Of buffers that are host memory: what the host keeps. */
+  hostBytes = 0;
   /** Allocations that the device refused first and granted after unused memory was given back, and gathers that waited for a slot. */
   allocRetries = 0;
   ooms = 0;
@@ -17,20 +19,18 @@ export class BufferLedger {
 
   /** Makes a buffer. Throws StudioError `out-of-memory` when the device refuses it twice. */
   async create(label: string, bytes: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer> {
-    if (this.sealed) throw new StudioError('internal', `buffer ${label} was made after step 0 began`);
-    const buffer = (await this.tryCreate(label, bytes, usage)) ?? (await this.retry(label, bytes, usage));
-    if (!buffer) {
-      this.ooms++;
-      throw new StudioError(
-        'out-of-memory',
-        `the device has no room for ${label} of ${mib(bytes)} MiB, with ${mib(this.currentBytes)} MiB held. ` +
-          'Use more ranks, FULL_SHARD, or a smaller model or batch',
-        { label, bytes, heldBytes: this.currentBytes },
-      );
-    }
-    this.buffers.add(buffer);
+    const advice = `with ${mib(this.currentBytes)} MiB held. Use more ranks, FULL_SHARD, or a smaller model or batch`;
+    const buffer = await this.make(label, bytes, usage, advice);
     this.currentBytes += bytes;
     this.peakBytes = Math.max(this.peakBytes, this.currentBytes);
+    return buffer;
+  }
+
+  /** Makes a buffer of host memory that the device copies to and the host reads. Throws StudioError `out-of-memory`. */
+  async createOnHost(label: string, bytes: number): Promise<GPUBuffer> {
+    const advice = `with ${mib(this.hostBytes)} MiB of host memory held. Free memory, or switch strategy.cpuOffload off where a GPU has the room`;
+    const buffer = await this.make(label, bytes, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST, advice);
+    this.hostBytes += bytes;
     return buffer;
   }
 
@@ -44,6 +44,22 @@ export class BufferLedger {
     for (const buffer of this.buffers) buffer.destroy();
     this.buffers.clear();
     this.currentBytes = 0;
+    this.hostBytes = 0;
+  }
+
+  private async make(label: string, bytes: number, usage: GPUBufferUsageFlags, advice: string): Promise<GPUBuffer> {
+    if (this.sealed) throw new StudioError('internal', `buffer ${label} was made after step 0 began`);
+    const buffer = (await this.tryCreate(label, bytes, usage)) ?? (await this.retry(label, bytes, usage));
+    if (!buffer) {
+      this.ooms++;
+      throw new StudioError('out-of-memory', `the device has no room for ${label} of ${mib(bytes)} MiB, ${advice}`, {
+        label,
+        bytes,
+        heldBytes: this.currentBytes,
+      });
+    }
+    this.buffers.add(buffer);
+    return buffer;
   }
 
   private async tryCreate(label: string, size: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer | null> {

@@ -19,6 +19,7 @@ import { Completions } from './completions.ts';
 import type { OpenDevice } from './device.ts';
 import { GpuStepTrace } from './gpu-step-trace.ts';
 import { dispatchOnce, prepareInitialValues } from './initial-values.ts';
+import { MappedTensors } from './mapped-tensors.ts';
 import { type PreparedDispatch, prepareDispatches } from './prepare.ts';
 import { type PlacedRange, Slabs } from './slabs.ts';
 import { DownloadSlot, type MappedView, readMapped, UploadSlot } from './staging.ts';
@@ -70,11 +71,12 @@ export class Executor implements RankEngine {
     private readonly open: OpenDevice,
     private readonly ledger: BufferLedger,
     private readonly slabs: Slabs,
+    private readonly mapped: MappedTensors,
     private readonly prepared: readonly (readonly PreparedDispatch[][])[],
     private readonly mailbox: Mailbox,
     private readonly options: ExecutorOptions,
   ) {
-    this.host = new HostTensors(run, mailbox);
+    this.host = new HostTensors(run, mailbox, false);
     const copy = options.copy ?? copyHere;
     this.copy = async (target, source) => {
       if (this.closed) throw new StudioError('internal', 'a copy was to begin after the engine was closed');
@@ -100,11 +102,12 @@ export class Executor implements RankEngine {
   ): Promise<Executor> {
     const ledger = new BufferLedger(open.device);
     const slabs = await Slabs.create(run, ledger);
+    const mapped = await MappedTensors.create(run, ledger, options.view);
     const prepared: PreparedDispatch[][][] = [];
     for (const step of run.steps) prepared.push(await prepareDispatches(open, slabs, step));
     await prepareInitialValues(open, run);
     ledger.seal();
-    const executor = new Executor(run, open, ledger, slabs, prepared, mailbox, options);
+    const executor = new Executor(run, open, ledger, slabs, mapped, prepared, mailbox, options);
     for (const step of run.steps)
       for (const { id, contents } of step.schedule.tensors)
         if (contents) executor.writeNow(step, { tensor: id, offsetBytes: 0, bytes: contents.byteLength }, contents);
@@ -114,7 +117,7 @@ export class Executor implements RankEngine {
   async clear(tensor: string): Promise<void> {
     const { step, range } = this.stateRange(tensor, 0);
     if (isHost(step, range)) {
-      (await this.device(this.host.write(step, range))).fill(0);
+      for (const piece of await this.device(this.hostBytes(step, range, 'write'))) piece.fill(0);
       return;
     }
     const { buffer, offset, size } = this.slabs.place(step, range);
@@ -132,8 +135,11 @@ export class Executor implements RankEngine {
     const { step, range } = this.stateRange(tensor, offsetBytes, data.byteLength);
     const stored = asStored(step.schedule.tensors[range.tensor], offsetBytes, data);
     if (isHost(step, range)) {
-      const bytes = new Uint8Array(stored.buffer, stored.byteOffset, stored.byteLength);
-      (await this.device(this.host.write(step, range))).set(bytes);
+      let at = stored.byteOffset;
+      for (const piece of await this.device(this.hostBytes(step, range, 'write'))) {
+        piece.set(new Uint8Array(stored.buffer, at, piece.byteLength));
+        at += piece.byteLength;
+      }
       return;
     }
     this.writeNow(step, range, stored);
@@ -161,12 +167,18 @@ export class Executor implements RankEngine {
   private async readNow(tensor: string, offsetBytes: number, bytes: number): Promise<Float32Array<ArrayBuffer>> {
     const { step, range } = this.stateRange(tensor, offsetBytes, bytes);
     const stored = step.schedule.tensors[range.tensor];
-    if (isHost(step, range))
-      return fromStored(stored, offsetBytes, bytes, new Float32Array(this.host.read(step, range).slice().buffer));
-    const from = this.slabs.place(step, range);
-    const staging = this.downloadStaging();
     const values = new Float32Array(range.bytes / 4);
     const into = new Uint8Array(values.buffer);
+    if (isHost(step, range)) {
+      let at = 0;
+      for (const piece of await this.device(this.hostBytes(step, range, 'read'))) {
+        into.set(piece, at);
+        at += piece.byteLength;
+      }
+      return fromStored(stored, offsetBytes, bytes, values);
+    }
+    const from = this.slabs.place(step, range);
+    const staging = this.downloadStaging();
     for (let done = 0; done < range.bytes; done += staging.size) {
       const size = Math.min(staging.size, range.bytes - done);
       const encoder = this.open.device.createCommandEncoder();
@@ -193,8 +205,8 @@ export class Executor implements RankEngine {
   }
 
   memory(): MeasuredMemory {
-    const { currentBytes, peakBytes, allocRetries, ooms } = this.ledger;
-    return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes(), allocRetries, ooms };
+    const { currentBytes, peakBytes, hostBytes, allocRetries, ooms } = this.ledger;
+    return { currentBytes, peakBytes, ...this.peak, hostBytes: this.host.bytes() + hostBytes, allocRetries, ooms };
   }
 
   async close(): Promise<void> {
@@ -356,7 +368,7 @@ export class Executor implements RankEngine {
       this.mailbox.consumed(region, peer);
       await this.device(readAgain(this.mailbox, region, peer, extraReads));
     });
-    if (own) copies.push(this.device(this.copy(place(own.slot), this.host.read(compiled, own.part))));
+    if (own) copies.push(this.copyFromHost(place(own.slot), compiled, own.part));
     await allSettled(copies);
     if (linkGBps !== null) await this.link.pass(mapped.byteLength, linkGBps);
   }
@@ -378,9 +390,7 @@ export class Executor implements RankEngine {
     const slot = this.uploadSlot(staging.buffer);
     const mapped = await traced(feed.trace, step.id, 'its staging slot', this.device(slot.open(staging.size)));
     const parts = placedInTurn(action.parts);
-    const copies = parts.map(({ at, host }) =>
-      this.device(this.copy(mapped.subarray(at, at + host.bytes), this.host.read(compiled, host))),
-    );
+    const copies = parts.map(({ at, host }) => this.copyFromHost(mapped.subarray(at, at + host.bytes), compiled, host));
     const submitted = Promise.all([allSettled(copies), before]).then(() => {
       slot.seal();
       const encoder = this.encoder();
@@ -429,6 +439,30 @@ export class Executor implements RankEngine {
     return { submitted, done };
   }
 
+  /** Begins to have the device copy tensors to where the host keeps them; it is done when it is submitted. */
+  async keep(
+    compiled: ExecutableStep,
+    step: Step,
+    { parts }: ActionOf<'keep'>,
+    feed: StepFeed,
+    before: Promise<void>,
+  ): Promise<UnderWay> {
+    const kept = this.mapped.bufferOf(compiled, parts);
+    await traced(feed.trace, step.id, 'the copy before it to the same place', this.device(kept.bytes()));
+    const submitted = before.then(() =>
+      kept.fill((buffer) => {
+        const encoder = this.encoder();
+        for (const { at, device } of placedInTurn(parts)) {
+          const from = this.slabs.place(compiled, device);
+          encoder.copyBufferToBuffer(from.buffer, from.offset, buffer, at, from.size);
+        }
+        this.submit(encoder);
+        this.recordStep(compiled, feed, step);
+      }),
+    );
+    return { submitted, done: submitted };
+  }
+
   /** Submits the copy of the control tensor; the returned function then reads it and exchanges the losses. */
   report(compiled: ExecutableStep, step: Step, action: ActionOf<'report'>, feed: StepFeed): () => Promise<StepOutcome> {
     const from = this.slabs.place(compiled, action.control);
@@ -451,6 +485,27 @@ export class Executor implements RankEngine {
   /** Awaits something that the device or a peer has to do; a lost device or an error of its own ends the wait. */
   device<T>(work: Promise<T>): Promise<T> {
     return this.open.guard(work);
+  }
+
+  /** A host range's bytes, piece after piece; to write them, once no peer reads them. */
+  private async hostBytes(
+    step: ExecutableStep,
+    range: Range,
+    access: 'read' | 'write',
+  ): Promise<readonly Uint8Array<ArrayBuffer>[]> {
+    if (step.schedule.tensors[range.tensor].mapped) return this.mapped.bytes(step, range);
+    return [access === 'read' ? this.host.read(step, range) : await this.host.write(step, range)];
+  }
+
+  /** Copies a host range to target, which is as long. */
+  private async copyFromHost(target: Uint8Array<ArrayBuffer>, step: ExecutableStep, range: Range): Promise<void> {
+    let at = 0;
+    const copies = (await this.device(this.hostBytes(step, range, 'read'))).map((piece) => {
+      const into = target.subarray(at, at + piece.byteLength);
+      at += piece.byteLength;
+      return this.device(this.copy(into, piece));
+    });
+    await allSettled(copies);
   }
 
   private uploadSlot(buffer: GPUBuffer): UploadSlot {
@@ -540,14 +595,15 @@ function isHost(step: ExecutableStep, range: Range): boolean {
   return step.schedule.tensors[range.tensor].space === 'host';
 }
 
-/** The copies under way that store what a fetch reads. */
+/** The copies under way that bring to the host what a fetch reads. */
 function storesInto({ action }: Step, underWay: ReadonlyMap<Step, Promise<void>>): Promise<void>[] {
   if (action.type !== 'fetch') return [];
   const read = action.parts.map(({ host }) => host);
   return [...underWay].flatMap(([{ action: other }, ended]) => {
     const overlaps = (a: Range, b: Range) =>
       a.tensor === b.tensor && a.offsetBytes < b.offsetBytes + b.bytes && b.offsetBytes < a.offsetBytes + a.bytes;
-    return other.type === 'store' && other.parts.some(({ host }) => read.some((r) => overlaps(r, host))) ? [ended] : [];
+    const stores = other.type === 'store' || other.type === 'keep';
+    return stores && other.parts.some(({ host }) => read.some((r) => overlaps(r, host))) ? [ended] : [];
   });
 }
 
@@ -650,6 +706,7 @@ class TrainingStep {
     if (action.type === 'publish') return executor.publish(compiled, step, action, feed, before);
     if (action.type === 'collect') return executor.collect(compiled, step, action, feed, before);
     if (action.type === 'store') return executor.store(compiled, step, action, feed, before);
+    if (action.type === 'keep') return executor.keep(compiled, step, action, feed, before);
     if (action.type === 'fetch') return read().then(() => executor.fetch(compiled, step, action, feed, before));
     return undefined;
   }

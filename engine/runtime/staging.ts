@@ -74,7 +74,8 @@ export async function readMapped<T>(
   }
 }
 
-function mappedBytes(buffer: GPUBuffer, bytes: number, view?: MappedView): Uint8Array<ArrayBuffer> {
+/** The first `bytes` of a mapped buffer. */
+export function mappedBytes(buffer: GPUBuffer, bytes: number, view?: MappedView): Uint8Array<ArrayBuffer> {
   if (view) return view(buffer.getMappedRange(0, START_BYTES), bytes);
   return new Uint8Array(buffer.getMappedRange(0, roundUp(bytes)), 0, bytes);
 }

@@ -262,6 +262,11 @@ class Lanes {
         this.slots.set(action.staging.tensor, after(end, { dispatches: this.roundTripSeconds() }));
         return { done, end };
       }
+      case 'keep': {
+        const done = this.encode(begin, this.rates.pieceSeconds / 2);
+        const bytes = action.parts.reduce((sum, { device }) => sum + device.bytes, 0);
+        return { done, end: this.toSlot(done, bytes) };
+      }
       case 'report': {
         const laneFree = this.encode(begin, this.submitSeconds(0));
         return { done: this.toSlot(laneFree, action.control.bytes), laneFree };

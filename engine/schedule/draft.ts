@@ -59,9 +59,17 @@ export class Draft {
     return this.add({ name, bytes, category, space: 'device', state: true, ...storedAs(type) });
   }
 
-  /** A tensor on the host that is kept from step to step; `region`: the mailbox region in which peers read it. */
-  host(name: string, bytes: number, category: Category, type: FloatType, region?: number): Tensor {
-    const where = region === undefined ? {} : { region };
+  /**
+   * A tensor on the host that is kept from step to step: in the mailbox region in which peers read it, in buffers that the
+   * host maps where whole steps keep it, or in memory of its own.
+   */
+  host(
+    name: string,
+    bytes: number,
+    category: Category,
+    type: FloatType,
+    where: Pick<Tensor, 'region' | 'mapped'> = {},
+  ): Tensor {
     return this.add({ name, bytes, category, space: 'host', state: true, ...where, ...storedAs(type) });
   }
 

@@ -212,9 +212,9 @@ class Body {
     for (const group of gathers.flatMap((g) => g.groups)) {
       if (this.regions[group]) continue;
       const { group: unit, parameters, shards } = this.groups[group];
-      if (parameters.region !== undefined) {
-        this.regions[group] = [parameters.region];
-        this.listAnnouncement(unit.name, parameters.region);
+      if (parameters.space === 'host') {
+        this.regions[group] = [];
+        if (parameters.region !== undefined) this.listAnnouncement(unit.name, parameters.region);
         continue;
       }
       const name = { kind: 'all-gather', unit: unit.name, phase: 'forward', name: `shard ${unit.name}` } as const;

@@ -1,5 +1,5 @@
 import type { Draft } from './draft.ts';
-import type { HostCopy, StepPhase, Tensor } from './schedule.ts';
+import type { Action, HostCopy, StepPhase, Tensor } from './schedule.ts';
 
 /** A device tensor and the host tensor of the same length that it is stored to. */
 export interface Stored {
@@ -21,7 +21,7 @@ export function listStore(draft: Draft, unit: string, phase: StepPhase, stored: 
   }
 }
 
-/** One copy between host and device, through one staging slot. */
+/** One copy between host and device, through one staging slot but for what it keeps in buffers that the host maps. */
 export function listHostCopy(
   draft: Draft,
   type: 'fetch' | 'store',
@@ -29,15 +29,27 @@ export function listHostCopy(
   phase: StepPhase,
   parts: readonly HostCopy[],
 ): void {
-  const bytes = parts.reduce((sum, part) => sum + part.device.bytes, 0);
-  const staging = draft.stagingSlot(type === 'fetch' ? 'upload' : 'download', 'offload', draft.stagingSlots, bytes);
-  draft.list({
-    kind: type === 'fetch' ? 'upload' : 'download',
-    lane: 'host',
-    phase,
-    label: `${type} ${unit}`,
-    unit,
-    visit: draft.nextVisit(),
-    action: { type, parts, staging },
-  });
+  const list = (listed: readonly HostCopy[], actionOf: (bytes: number) => Action) => {
+    if (listed.length === 0) return;
+    draft.list({
+      kind: type === 'fetch' ? 'upload' : 'download',
+      lane: 'host',
+      phase,
+      label: `${type} ${unit}`,
+      unit,
+      visit: draft.nextVisit(),
+      action: actionOf(listed.reduce((sum, part) => sum + part.device.bytes, 0)),
+    });
+  };
+  const slot = (space: 'upload' | 'download', bytes: number) =>
+    draft.stagingSlot(space, 'offload', draft.stagingSlots, bytes);
+  if (type === 'fetch') {
+    list(parts, (bytes) => ({ type, parts, staging: slot('upload', bytes) }));
+    return;
+  }
+  const isMapped = ({ host }: HostCopy) => draft.tensors[host.tensor].mapped === true;
+  const staged = parts.filter((part) => !isMapped(part));
+  const kept = parts.filter(isMapped);
+  list(staged, (bytes) => ({ type, parts: staged, staging: slot('download', bytes) }));
+  list(kept, () => ({ type: 'keep', parts: kept }));
 }

@@ -47,6 +47,8 @@ export interface Tensor {
   readonly halves?: boolean;
   /** For a host tensor that peers read: the mailbox region that it is. */
   readonly region?: number;
+  /** A host tensor in buffers that the device copies to and the host reads where they are mapped: one for each `keep`. */
+  readonly mapped?: boolean;
   /** For tensors filled once, before step 0. */
   readonly contents?: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer>;
 }
@@ -117,6 +119,8 @@ export type Action =
   | { readonly type: 'fetch'; readonly parts: readonly HostCopy[]; readonly staging: Range }
   /** Copies parts of device tensors to the host, through one staging slot. */
   | { readonly type: 'store'; readonly parts: readonly HostCopy[]; readonly staging: Range }
+  /** Copies parts of device tensors to the one buffer in which the host has them. What is kept is always cut alike. */
+  | { readonly type: 'keep'; readonly parts: readonly HostCopy[] }
   /** The host reads the control tensor and exchanges the losses: the end of the step. */
   | { readonly type: 'report'; readonly control: Range; readonly staging: Range; readonly region: number }
   /** Nothing runs: the tensors' ranges may be used again. */
@@ -196,17 +200,20 @@ export function touches(action: Action): readonly { range: Range; access: Access
         ]),
       ];
     case 'store':
-      return [
-        { range: action.staging, access: 'write' },
-        ...action.parts.flatMap(({ host, device }) => [
-          { range: device, access: 'read' as const },
-          { range: host, access: 'write' as const },
-        ]),
-      ];
+      return [{ range: action.staging, access: 'write' }, ...action.parts.flatMap(downloadTouches)];
+    case 'keep':
+      return action.parts.flatMap(downloadTouches);
     case 'announce':
     case 'free':
       return [];
   }
+}
+
+function downloadTouches({ host, device }: HostCopy): readonly { range: Range; access: Access }[] {
+  return [
+    { range: device, access: 'read' },
+    { range: host, access: 'write' },
+  ];
 }
 
 function dispatchTouches(dispatch: Dispatch): { range: Range; access: Access }[] {

@@ -56,6 +56,12 @@ export function optimizerStateNames(optimizer: OptimizerConfig): readonly string
   return optimizer.momentum > 0 ? ['momentum_buffer'] : [];
 }
 
+/**
+ * Most parts of a quarter of a staging slot that are kept in mapped buffers, two of them or more in each: some drivers make
+ * no more than 4,096 allocations.
+ */
+const MOST_MAPPED_PARTS = 7_500;
+
 /** Makes the tensors of every group. `linkGBps`: a slower link between the rows of the mesh. */
 export function storeGroups(
   draft: Draft,
@@ -70,6 +76,7 @@ export function storeGroups(
   const { rowStart } = rowOrder(model, groups);
   const align = draft.alignBytes() / dtypeBytes[used];
   const travelAlign = 16 / dtypeBytes[used];
+  let mappedParts = 0;
   return groups.map((group, index): StoredGroup => {
     const parameters = group.parameters.map((name) => {
       const [rows = 1, ...rest] = shapes.get(name)!;
@@ -82,10 +89,16 @@ export function storeGroups(
     const table = constantTable(draft, `table ${group.name}`, layout);
     const isSharded = mesh.shard > 1 || hostGathers !== null;
     const shards = isSharded ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null;
-    const keep = (name: string, category: 'parameters' | 'optimizer' | 'gradients', region?: number) =>
-      hostGathers ? draft.host(name, bytes, category, kept, region) : draft.state(name, bytes, category, kept);
+    const keep = (name: string, category: 'parameters' | 'optimizer' | 'gradients', region?: number) => {
+      if (!hostGathers) return draft.state(name, bytes, category, kept);
+      if (region !== undefined) return draft.host(name, bytes, category, kept, { region });
+      // What is frozen is never kept again.
+      if (!group.trainable) return draft.host(name, bytes, category, kept);
+      mappedParts += Math.ceil(bytes / (draft.profile.stagingSlotBytes / 4));
+      return draft.host(name, bytes, category, kept, mappedParts > MOST_MAPPED_PARTS ? {} : { mapped: true });
+    };
     const region =
-      hostGathers && shards
+      hostGathers && shards && shards.group.ranks.length > 1
         ? hostShardRegion(draft, `shard ${group.name}`, shards, hostGathers(index), kept)
         : undefined;
     const names = group.trainable ? optimizerStateNames(optimizer) : [];

@@ -1,5 +1,5 @@
 import { StudioError } from '../errors.ts';
-import { type Lane, type Schedule, touches } from './schedule.ts';
+import { type Action, type Lane, type Schedule, touches } from './schedule.ts';
 
 /**
  * Checks a schedule for itself, knowing nothing of how it was made. Throws StudioError `invalid-schedule` that names the
@@ -104,7 +104,7 @@ function verifyOrder({ tensors, steps }: Schedule): void {
 /** Whether those who collect a publication are those whose reads its owner waits for before it overwrites it. */
 function verifyReaders({ rank, world, steps, regions }: Schedule): void {
   for (const { id, label, action } of steps) {
-    if (action.type !== 'collect') continue;
+    if (action.type !== 'collect' || isAlone(action)) continue;
     const { name, groups } = regions[action.region];
     const everybody = Array.from({ length: world }, (_, r) => r);
     const readers = (groups?.find((ranks) => ranks.includes(rank)) ?? everybody).filter((r) => r !== rank);
@@ -120,8 +120,14 @@ function verifyReaders({ rank, world, steps, regions }: Schedule): void {
 export function collectiveOrder({ world, steps, regions }: Schedule): string {
   const lines = steps.flatMap(({ action, label }) => {
     if (action.type !== 'publish' && action.type !== 'collect' && action.type !== 'report') return [];
+    if (action.type === 'collect' && isAlone(action)) return [];
     const { name, bytes, readsPerPublication } = regions[action.region];
     return [`${action.type} ${label} ${name} ${bytes} read ${readsPerPublication}`];
   });
   return [`world ${world}`, ...lines].join('\n');
+}
+
+/** Whether what is collected is this rank's own alone, from host memory that is no region. */
+function isAlone({ peers }: Extract<Action, { type: 'collect' }>): boolean {
+  return peers.length === 0;
 }
