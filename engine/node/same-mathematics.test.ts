@@ -103,6 +103,22 @@ describe('on the interpreter', () => {
       expectSameBits(await train(place, { config: { ...config, strategy } }), wanted, strategy);
   });
 
+  it('a root whose embedding and head are groups of their own', async () => {
+    const config = { devices: 2, model: { ...smallModel, vocabSize: 33_000, ninp: 8, nhead: 2, nlayers: 1 } };
+    const input = { batch: batchOf(33_000) };
+    const wanted = await train(interpreterPlace, { ...input, config: { ...config, strategy: 'ddp' } }, 2);
+    for (const settings of [
+      {},
+      { shardingStrategy: 'SHARD_GRAD_OP' },
+      { shardingStrategy: 'NO_SHARD' },
+      { cpuOffload: true },
+    ]) {
+      const strategy = { kind: 'fsdp', ...settings };
+      const trained = await train(interpreterPlace, { ...input, config: { ...config, strategy } }, 2);
+      expectSameBits(trained, wanted, name(strategy));
+    }
+  });
+
   it('slabs smaller than the state, and any alignment', async () => {
     const config = { devices: 2, model: smallModel };
     const wanted = await train(interpreterPlace, { config: { ...config, strategy: 'ddp' } });

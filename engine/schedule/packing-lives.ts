@@ -1,8 +1,11 @@
 import type { Life } from './lifetimes.ts';
 import type { Step, Tensor } from './schedule.ts';
 
-/** For how many visits of the compute lane a range that another lane used last is kept from other tensors. Two gain nothing. */
-const VISITS_APART = 1;
+/**
+ * For how many visits of the compute lane a range that another lane used last is kept from other tensors. With one, every
+ * second unit of backward waits for the reduction of the unit before it, and copies stand still meanwhile.
+ */
+const VISITS_APART = 2;
 
 /** For how many copies it is kept at least from what copies take, if there is room: fewer hand ranges on to each other. */
 const COPIES_APART = 3;

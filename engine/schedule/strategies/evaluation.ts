@@ -21,7 +21,7 @@ export function evaluation(training: StrategyPlan, program: UnitProgram, options
       own.flatMap((g) => groups[g].parameters),
       'parameter',
     );
-    const isRoot = groups[own[0]].name === 'root';
+    const isRoot = groups[own[0]].unit === 'root';
     const lastVisit = options.keepsGathered ? end : visits[visits.length - 1];
     return {
       isRoot,

@@ -1,3 +1,4 @@
+import { elementsOf } from '../../ops/graph.ts';
 import type { Mesh } from '../mesh.ts';
 import type { UnitProgram } from '../unit-program.ts';
 
@@ -12,9 +13,11 @@ export interface StrategyPlan {
   readonly gathers: readonly Gather[];
 }
 
-/** Parameters that are stored, reduced and updated as one flat tensor: a unit (its trainable or its frozen part), or a bucket. */
+/** Parameters that are stored, gathered, reduced and updated as one flat tensor: a unit, a part of one, or a bucket. */
 export interface Group {
   readonly name: string;
+  /** The unit that it is of; a bucket's own name. */
+  readonly unit: string;
   readonly parameters: readonly string[];
   /** Whether they have gradients and optimizer state. */
   readonly trainable: boolean;
@@ -70,14 +73,20 @@ export function visitsOf(
 }
 
 /** A group of these parameters, with the visits after which each round of its gradients is complete. */
-export function groupOf(program: UnitProgram, name: string, parameters: readonly string[], trainable: boolean): Group {
+export function groupOf(
+  program: UnitProgram,
+  name: string,
+  parameters: readonly string[],
+  trainable: boolean,
+  unit = name,
+): Group {
   const touches = touchesOf(program);
   const last = new Map<number, number>();
   for (const parameter of parameters)
     for (const [round, visit] of touches.get(parameter)?.lastOfRound ?? [])
       last.set(round, Math.max(visit, last.get(round) ?? -1));
   const rounds = [...last.keys()].sort((a, b) => a - b);
-  return { name, parameters, trainable, reduceAfterVisits: rounds.map((round) => last.get(round)!) };
+  return { name, unit, parameters, trainable, reduceAfterVisits: rounds.map((round) => last.get(round)!) };
 }
 
 /** Where one parameter is touched: visits in ascending order, each once. */
@@ -117,14 +126,35 @@ function touchesOf(program: UnitProgram): ReadonlyMap<string, Touches> {
   return touches;
 }
 
-/** A unit with the groups that hold its parameters: the trainable ones and the frozen ones, which have no gradient. */
+/** A unit with the groups that hold its parameters: trainable ones and frozen ones, which have no gradient. */
 export interface GroupedUnit {
   readonly name: string;
   readonly groups: readonly number[];
   readonly parameters: readonly string[];
 }
 
-/** The units that own parameters, each as one group, or as two when some of its parameters are frozen. */
+/** A parameter of so many bytes is worth collectives of its own. */
+const PART_BYTES = 2 ** 20;
+
+/**
+ * The trainable parameters of a unit in the parts that are used in the same visits. The root has an embedding that only
+ * the ends of a step use and a head that only its middle does: in a part of its own each is freed after its own last use,
+ * and its gradient is reduced, and gone, once it is complete. What is small goes together, as does a unit with one part.
+ */
+function partsOf(program: UnitProgram, trainable: readonly string[]): string[][] {
+  const touches = touchesOf(program);
+  const shapes = new Map(program.model.parameters.map((p) => [p.name, p.shape]));
+  const parts = new Map<string, string[]>();
+  for (const name of trainable) {
+    const { uses = [], gradients = [] } = touches.get(name) ?? {};
+    const key = 4 * elementsOf(shapes.get(name)!) < PART_BYTES ? '' : `${uses} ${gradients}`;
+    parts.set(key, [...(parts.get(key) ?? []), name]);
+  }
+  const large = [...parts.keys()].filter((key) => key !== '');
+  return large.length < 2 ? [[...trainable]] : [...parts.values()];
+}
+
+/** The units that own parameters, each as one group or as several: parts that are not used together, and what is frozen. */
 export function unitGroups(program: UnitProgram): { groups: Group[]; units: GroupedUnit[] } {
   const groups: Group[] = [];
   const units: GroupedUnit[] = [];
@@ -132,8 +162,12 @@ export function unitGroups(program: UnitProgram): { groups: Group[]; units: Grou
     const frozen = parameters.filter((p) => program.frozen.has(p));
     const trainable = parameters.filter((p) => !program.frozen.has(p));
     const own: number[] = [];
-    if (trainable.length) own.push(groups.push(groupOf(program, name, trainable, true)) - 1);
-    if (frozen.length) own.push(groups.push(groupOf(program, `${name} frozen`, frozen, false)) - 1);
+    const parts = trainable.length ? partsOf(program, trainable) : [];
+    for (const part of parts) {
+      const partName = parts.length === 1 ? name : `${name} ${part[0]}`;
+      own.push(groups.push(groupOf(program, partName, part, true, name)) - 1);
+    }
+    if (frozen.length) own.push(groups.push(groupOf(program, `${name} frozen`, frozen, false, name)) - 1);
     if (own.length) units.push({ name, groups: own, parameters });
   }
   return { groups, units };
