@@ -72,7 +72,8 @@ export function collectivesRun({ rank, world, units, unitBytes, profile }: PlanI
   const dated = drafted.map(withLifetimes);
   const programs = drafted.map((draft, i) => ({
     tensors: draft.tensors,
-    lives: packingLives(draft.tensors, dated[i].steps, dated[i].lives, draft.spareBytes()),
+    // As much as in training, where it is little beside what else a step holds.
+    lives: packingLives(draft.tensors, dated[i].steps, dated[i].lives, draft.spareBytes(), Number.POSITIVE_INFINITY),
     dispatchCount: countDispatches(dated[i].steps),
   }));
   const memory = packMemory(programs, profile);

@@ -10,7 +10,7 @@ const VISITS_APART = 2;
 /** For how many copies it is kept at least from what copies take, if there is room: fewer hand ranges on to each other. */
 const COPIES_APART = 3;
 
-/** How much more than the most of what passes a step may take for it, whatever it is granted. */
+/** How much more than the most of what passes a step may take for it, whatever it is granted, unless it is said. */
 const MOST_SPARE = 0.02;
 
 /** Of the most that a step takes, where it may not take more: packing leaves gaps where all of it is filled. */
@@ -27,12 +27,13 @@ export function packingLives(
   steps: readonly Pick<Step, 'lane' | 'visit'>[],
   lives: readonly Life[],
   spareBytes: number | null,
+  mostSpare = MOST_SPARE,
 ): Life[] {
   const passing = tensors.filter(({ id, state, space }) => !state && space === 'device' && lives[id].first >= 0);
   const taken = new Float64Array(steps.length);
   for (const { id, bytes } of passing) for (let i = lives[id].first; i <= lives[id].last; i++) taken[i] += bytes;
   const fullest = taken.reduce((most, bytes) => Math.max(most, bytes), 0);
-  const room = spareBytes === null ? fullest * FULLNESS : fullest + Math.min(spareBytes, fullest * MOST_SPARE);
+  const room = spareBytes === null ? fullest * FULLNESS : fullest + Math.min(spareBytes, fullest * mostSpare);
   const ends = visitEnds(steps);
   const apart = [...lives];
   passing.sort((a, b) => lives[a.id].last - lives[b.id].last || a.id - b.id);
