@@ -9,18 +9,20 @@ import { discoverAdapters } from '../engine/node/adapters.ts';
 import { placeRun } from '../server/scheduler/slots.ts';
 import { runEnvironment } from '../server/workers/environment.ts';
 import { COLLECTIVES, type CollectiveKind, type RankReport, type RankTask } from './collectives-plan.ts';
-import { timesOf } from './measure.ts';
+import { collectiveHeader, collectiveLine } from './collectives-table.ts';
+import { optionsOf } from './options.ts';
+import { askBeside, torchBeside } from './torch-parts.ts';
 
 const MiB = 2 ** 20;
 const BOUND_MS = 150_000;
 
 /**
  * The collectives by themselves, one process a rank, each against its floor: its bytes over the rates at which all ranks at
- * once copy into upload staging and out of download staging, measured in the same processes just before. Arguments:
- * --ranks N (2), --units N (16), --unit-mib N (64), --rounds N (7), --adapter NAME.
+ * once copy into upload staging and out of download staging, measured in the same processes just before; then torch's of as
+ * many bytes, by NCCL where each rank has a GPU, else by gloo in host memory. Arguments: --ranks N (2), --units N (16), --unit-mib N (64), --rounds N (7), --adapter NAME.
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
+  const option = optionsOf(args);
   const number = (name: string, otherwise: number) => Number(option(name, String(otherwise)));
   const world = number('ranks', 2);
   const units = number('units', 16);
@@ -37,7 +39,10 @@ export async function run(args: readonly string[]): Promise<void> {
     startRank({ adapterId, rank, world, units, unitBytes, rounds, sharedFolder }, world),
   );
   try {
-    print(await Promise.all(ranks.map(reportOf)), units * unitBytes);
+    const reports = await Promise.all(ranks.map(reportOf));
+    const isSoftware = adapters.some(({ id, software }) => software && adapterIds.includes(id));
+    const torch = await torchMs({ gpu: !isSoftware, ranks: world }, { units, unitBytes, rounds });
+    print(reports, units * unitBytes, torch);
   } finally {
     for (const rank of ranks) rank.kill('SIGKILL');
     rmSync(sharedFolder, { recursive: true, force: true });
@@ -63,35 +68,39 @@ async function reportOf(child: ChildProcess): Promise<RankReport> {
   return report as RankReport;
 }
 
-function print(reports: readonly RankReport[], bytes: number): void {
-  const least = (of: (report: RankReport) => number) => Math.min(...reports.map(of));
-  const upRate = least((r) => r.upBytesPerSecond);
-  const downRate = least((r) => r.downBytesPerSecond);
-  const gb = (rate: number) => (rate / 1e9).toFixed(1);
-  console.log(
-    `copies into upload staging ${gb(upRate)} GB/s a rank, out of download staging ${gb(downRate)} GB/s a rank`,
-  );
-  console.log('collective      up MB  down MB  floor ms  median ms     min     max  of floor   GB/s of the tensor');
-  for (const kind of COLLECTIVES) {
-    const { upBytes, downBytes } = reports[0].traffic[kind];
-    const floorMs = Math.max(upBytes / upRate, downBytes / downRate) * 1000;
-    // A collective ends when its last rank does.
-    const times = reports[0].ms[kind].map((_, round) => Math.max(...reports.map((r) => r.ms[kind][round])));
-    const { medianMs, minMs, maxMs } = timesOf(times);
-    const cells: [string | number, number][] = [
-      [(upBytes / 1e6).toFixed(0), 8],
-      [(downBytes / 1e6).toFixed(0), 8],
-      [floorMs.toFixed(1), 9],
-      [medianMs.toFixed(1), 10],
-      [minMs.toFixed(1), 7],
-      [maxMs.toFixed(1), 7],
-      [(medianMs / floorMs).toFixed(2), 9],
-      [(bytes / medianMs / 1e6).toFixed(1), 20],
-    ];
-    console.log([name(kind), ...cells.map(([cell, width]) => String(cell).padStart(width))].join(' '));
-  }
+/** Torch's times of each collective, after one of each that does not count; empty where it has none. */
+async function torchMs(
+  setting: { readonly gpu: boolean; readonly ranks: number },
+  size: Pick<RankTask, 'units' | 'unitBytes' | 'rounds'>,
+): Promise<ReadonlyMap<CollectiveKind, readonly number[]>> {
+  const torch = await torchBeside(setting);
+  const found = new Map<CollectiveKind, readonly number[]>();
+  for (const kind of COLLECTIVES)
+    found.set(kind, (await askBeside(torch, { ask: 'collective', kind, ...size }))?.ms ?? []);
+  torch?.close();
+  return found;
 }
 
-function name(kind: CollectiveKind): string {
-  return kind.padEnd(14);
+function print(
+  reports: readonly RankReport[],
+  bytes: number,
+  torch: ReadonlyMap<CollectiveKind, readonly number[]>,
+): void {
+  const least = (of: (report: RankReport) => number) => Math.min(...reports.map(of));
+  const rates = {
+    upBytesPerSecond: least((r) => r.upBytesPerSecond),
+    downBytesPerSecond: least((r) => r.downBytesPerSecond),
+  };
+  const gb = (rate: number) => (rate / 1e9).toFixed(1);
+  console.log(
+    `copies into upload staging ${gb(rates.upBytesPerSecond)} GB/s a rank, ` +
+      `out of download staging ${gb(rates.downBytesPerSecond)} GB/s a rank`,
+  );
+  console.log(collectiveHeader());
+  for (const kind of COLLECTIVES) {
+    // A collective ends when its last rank does.
+    const ms = reports[0].ms[kind].map((_, round) => Math.max(...reports.map((r) => r.ms[kind][round])));
+    const traffic = reports[0].traffic[kind];
+    console.log(collectiveLine({ kind, bytes, traffic, rates, ms, torchMs: torch.get(kind) ?? [] }));
+  }
 }

@@ -1,103 +1,166 @@
 import { StudioError } from '../engine/errors.ts';
-import { openAdapter } from '../engine/node/adapters.ts';
 import { packHalves, unpackHalves } from '../engine/ops/half/half.ts';
 import { onTensorCores } from '../engine/ops/half/on-tensor-cores.ts';
-import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, writeParams } from '../engine/ops/kernel.ts';
+import { type Params, tiledVariant } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
-import { type OpenDevice, openDevice } from '../engine/runtime/device.ts';
 import { offersTensorCores } from '../engine/runtime/tensor-cores.ts';
-import { GpuTime } from './gpu-time.ts';
-import { errorWords, kernelOf, type Layout, productError } from './product-error.ts';
+import { BenchDevice } from './bench-device.ts';
+import { type Encode, readyDispatch, withVariant } from './dispatch.ts';
+import type { Rates } from './floor.ts';
+import { type HalfRow, halfHeader, halfLine } from './matmul-half-table.ts';
+import { type ProductShape, productParams, shapeName } from './matmul-shapes.ts';
+import { timesOf } from './measure.ts';
+import { errorWords, kernelOf, productError } from './product-error.ts';
+import { measureRates } from './rates.ts';
+import { askBeside, type TorchParts, torchBeside } from './torch-parts.ts';
 
 type Stored = 'f16' | 'f32';
 
-/** [layout, M, N, K, a is stored as]: large ones, and the guide's model at 8 x 512 tokens; b is halves. */
-const SHAPES: readonly (readonly [Layout, number, number, number, Stored])[] = [
-  ['nt', 4096, 4096, 4096, 'f16'],
-  ['nn', 4096, 4096, 4096, 'f16'],
-  ['tn', 4096, 4096, 4096, 'f16'],
-  ['nn', 4096, 4096, 4096, 'f32'],
-  ['tn', 4096, 4096, 4096, 'f32'],
-  ['nt', 4096, 1024, 1024, 'f16'],
-  ['nt', 4096, 3072, 1024, 'f16'],
-  ['nt', 4096, 4096, 1024, 'f16'],
-  ['nt', 4096, 1024, 4096, 'f16'],
-  ['nn', 4096, 1024, 1024, 'f32'],
-  ['nn', 4096, 1024, 4096, 'f32'],
-  ['nn', 4096, 4096, 1024, 'f32'],
-  ['tn', 1024, 1024, 4096, 'f32'],
-  ['tn', 3072, 1024, 4096, 'f32'],
-  ['tn', 4096, 1024, 4096, 'f32'],
+/** [the shape, how a is stored]: large ones, and the guide's model at 8 x 512 tokens; b is halves. */
+const SHAPES: readonly (readonly [ProductShape, Stored])[] = [
+  [['nt', 4096, 4096, 4096], 'f16'],
+  [['nn', 4096, 4096, 4096], 'f16'],
+  [['tn', 4096, 4096, 4096], 'f16'],
+  [['nn', 4096, 4096, 4096], 'f32'],
+  [['tn', 4096, 4096, 4096], 'f32'],
+  [['nt', 4096, 1024, 1024], 'f16'],
+  [['nt', 4096, 3072, 1024], 'f16'],
+  [['nt', 4096, 4096, 1024], 'f16'],
+  [['nt', 4096, 1024, 4096], 'f16'],
+  [['nn', 4096, 1024, 1024], 'f32'],
+  [['nn', 4096, 1024, 4096], 'f32'],
+  [['nn', 4096, 4096, 1024], 'f32'],
+  [['tn', 1024, 1024, 4096], 'f32'],
+  [['tn', 3072, 1024, 4096], 'f32'],
+  [['tn', 4096, 1024, 4096], 'f32'],
 ];
-const RUNS = 12;
-/** How long the device is kept busy before each variant is timed: its clock falls while the next one is compiled and checked. */
-const WARM_MS = 1000;
+const ROUNDS = 7;
 
 /**
- * Products of halves on tensor cores: each variant that could run and, marked, the one that the engine takes, checked on
- * sampled elements, by the shortest of twelve runs on a busy device. Arguments: an adapter, and part of the shapes' names.
+ * Products of halves on tensor cores, with results in float32 and, as torch's are, in halves: each variant that could run
+ * and, marked, the one that the engine takes, checked on sampled elements; medians of seven rounds in turns with torch's.
+ * Arguments: an adapter, and a part of the shapes' names.
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const { adapter, entry } = await openAdapter(args[0] ?? 'auto');
-  if (!offersTensorCores(adapter))
-    throw new StudioError('no-adapter', `${entry.name} offers no tensor cores. Run this on a GPU that has them.`);
-  const open = await openDevice(adapter);
-  const clock = new GpuTime(open.device);
-  const random = seededRandom(1);
-  for (const [layout, M, N, K, stored] of SHAPES) {
-    const name = `${layout} ${M}x${N}x${K}, a in ${stored}`;
-    if (args[1] && !name.includes(args[1])) continue;
-    const [lda, ldb] = [layout === 'tn' ? M : K, layout === 'nt' ? K : N];
-    const params: Params = { M, N, K, aOffset: 0, lda, bOffset: 0, ldb, cOffset: 0, ldc: N, accumulate: 0 };
-    const kernel = onTensorCores(kernelOf[layout], stored === 'f16' ? ['a', 'b'] : ['b'], params);
-    if (!kernel) throw new Error(`${name} has no variant`);
-    const halves = (n: number) => packHalves(Float32Array.from({ length: n }, () => random() * 2 - 1));
-    const [a, b] = [halves(M * K), halves(N * K)];
-    const [aValues, bValues] = [unpackHalves(a), unpackHalves(b)];
-    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
-    const buffers = [stored === 'f16' ? a : aValues, b].map((view) => {
-      const buffer = open.device.createBuffer({ size: view.byteLength, usage });
-      open.device.queue.writeBuffer(buffer, 0, view);
-      return buffer;
-    });
-    buffers.push(open.device.createBuffer({ size: 4 * M * N, usage }));
-    const taken = tiledVariant(kernel, params)?.name;
-    for (const variant of kernel.tiled?.special ?? []) {
-      const one: Kernel = { ...kernel, tiled: { ...variant, fits: () => true, special: undefined } };
-      const ms = await timeOf(open, clock, one, params, buffers);
-      const error = await productError(open, { layout, params, a: aValues, b: bValues }, buffers[2]);
-      const rate = (2 * M * N * K) / ms / 1e9;
-      console.log(
-        `${name.padEnd(32)} ${String(variant.name).padEnd(26)} ${(1000 * ms).toFixed(0).padStart(6)} us ${rate.toFixed(1).padStart(6)} TFLOP/s  ` +
-          `${errorWords(error)}${variant.name === taken ? '  taken' : ''}`,
-      );
-    }
-    for (const buffer of buffers) buffer.destroy();
-  }
-  open.close();
+  const device = await BenchDevice.open(args[0] ?? 'auto');
+  if (!offersTensorCores(device.adapter))
+    throw new StudioError(
+      'no-adapter',
+      `${device.entry.name} offers no tensor cores. Run this on a GPU that has them.`,
+    );
+  const torch = await torchBeside({ gpu: true });
+  const rates = await measureRates(device, torch);
+  console.log(halfHeader());
+  for (const [shape, stored] of SHAPES)
+    if (`${shapeName(shape)}, a in ${stored}`.includes(args[1] ?? ''))
+      for (const row of await measureShape(device, shape, stored, rates, torch)) console.log(halfLine(row));
+  torch?.close();
+  device.close();
 }
 
-async function timeOf(open: OpenDevice, clock: GpuTime, kernel: Kernel, params: Params, operands: GPUBuffer[]) {
-  const { device, kernels, guard } = open;
-  const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: true }));
-  const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
-  const bytes = new ArrayBuffer(PARAMS_BYTES);
-  writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
-  device.queue.writeBuffer(uniform, 0, bytes);
-  const entries = [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } }));
-  const group = device.createBindGroup({ layout: kernels.groupLayout(operands.length), entries });
-  const [x, y, z] = tiledVariant(kernel, params)!.workgroups(params);
-  const once = () =>
-    guard(
-      clock.ofPass((pass) => {
-        pass.setPipeline(pipeline);
-        pass.setBindGroup(0, group);
-        pass.dispatchWorkgroups(x, y, z);
-      }),
-    );
-  for (const began = performance.now(); performance.now() - began < WARM_MS; ) await once();
-  let best = Number.POSITIVE_INFINITY;
-  for (let i = 0; i < RUNS; i++) best = Math.min(best, await once());
-  uniform.destroy();
-  return best;
+interface Candidate {
+  readonly variant: string;
+  readonly result: Stored;
+  readonly taken: boolean;
+  readonly encode: Encode;
+  readonly error: number;
+  readonly ms: number[];
+}
+
+async function measureShape(
+  device: BenchDevice,
+  shape: ProductShape,
+  stored: Stored,
+  rates: Rates,
+  torch: TorchParts | null,
+): Promise<HalfRow[]> {
+  const [layout, M, N, K] = shape;
+  const data = makeOperands(device.open.device, shape, stored);
+  const candidates: Candidate[] = [];
+  for (const result of ['f32', 'f16'] as const)
+    candidates.push(...(await prepare(device, shape, stored, result, data)));
+  // Torch multiplies halves alone.
+  const asked = stored === 'f16' ? torch : null;
+  const theirs: number[] = [];
+  await device.warm(async () => {
+    for (const { encode } of candidates) await device.msOf(encode);
+  });
+  for (let round = 0; round < ROUNDS; round++) {
+    const product = { layout, M, N, K, dtype: 'float16', bias: false, copies: 1, chain: 4 };
+    theirs.push(...((await askBeside(asked, { ask: 'matmul', ...product }))?.ms ?? []));
+    // The clock has fallen while torch was asked.
+    await device.msOf(candidates[0].encode, 4);
+    for (const { encode, ms } of candidates) ms.push(await device.msOf(encode));
+  }
+  await torch?.forget();
+  for (const buffer of Object.values(data.buffers)) buffer.destroy();
+  const torchMs = theirs.length ? timesOf(theirs).medianMs : null;
+  const floorMs = (1000 * 2 * M * N * K) / (rates.halfFlopsPerSecond ?? rates.flopsPerSecond);
+  const names = [...new Set(candidates.map(({ variant }) => variant))];
+  return names.map((variant) => {
+    const of = (result: Stored) => candidates.find((each) => each.variant === variant && each.result === result);
+    const [f32, f16] = [of('f32'), of('f16')];
+    return {
+      name: `${shapeName(shape)}, a in ${stored}`,
+      variant: `${variant}${(f16 ?? f32)?.taken ? ' *' : ''}`,
+      flops: 2 * M * N * K,
+      floorMs,
+      f32Ms: f32 ? timesOf(f32.ms).medianMs : null,
+      f16Ms: f16 ? timesOf(f16.ms).medianMs : null,
+      torchMs,
+      words: [f32, f16].flatMap((each) => (each ? [errorWords(each.error, each.result)] : [])).join(', '),
+    };
+  });
+}
+
+interface Operands {
+  readonly params: Params;
+  readonly a: Float32Array;
+  readonly b: Float32Array;
+  readonly buffers: Readonly<Record<'a' | 'b' | 'f32' | 'f16', GPUBuffer>>;
+}
+
+function makeOperands(device: GPUDevice, shape: ProductShape, stored: Stored): Operands {
+  const [, M, N, K] = shape;
+  const random = seededRandom(1);
+  const halves = (n: number) => packHalves(Float32Array.from({ length: n }, () => random() * 2 - 1));
+  const [aHalves, bHalves] = [halves(M * K), halves(N * K)];
+  const [a, b] = [unpackHalves(aHalves), unpackHalves(bHalves)];
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+  const empty = (size: number) => device.createBuffer({ size, usage });
+  const upload = (view: Uint32Array<ArrayBuffer> | Float32Array<ArrayBuffer>) => {
+    const buffer = empty(view.byteLength);
+    device.queue.writeBuffer(buffer, 0, view);
+    return buffer;
+  };
+  const buffers = {
+    a: upload(stored === 'f16' ? aHalves : a),
+    b: upload(bHalves),
+    f32: empty(4 * M * N),
+    f16: empty(2 * M * N),
+  };
+  return { params: productParams(shape), a, b, buffers };
+}
+
+/** Every variant of this product whose results are stored so, run once and checked. */
+async function prepare(
+  device: BenchDevice,
+  [layout]: ProductShape,
+  stored: Stored,
+  result: Stored,
+  { params, a, b, buffers }: Operands,
+): Promise<Candidate[]> {
+  const halves = [...(stored === 'f16' ? ['a'] : []), 'b', ...(result === 'f16' ? ['c'] : [])];
+  const kernel = onTensorCores(kernelOf[layout], halves, params);
+  const taken = kernel && tiledVariant(kernel, params)?.name;
+  const found: Candidate[] = [];
+  for (const variant of kernel?.tiled?.special ?? []) {
+    const c = buffers[result];
+    const encode = await readyDispatch(device.open, withVariant(kernel!, variant), params, [[buffers.a, buffers.b, c]]);
+    await device.msOf(encode);
+    const error = await productError(device.open, { layout, params, a, b }, c, result);
+    const name = String(variant.name);
+    found.push({ variant: name, result, taken: name === taken, encode, error, ms: [] });
+  }
+  return found;
 }

@@ -16,7 +16,7 @@ const ROUNDS = 5;
 const COPIES = 8;
 const MiB = 2 ** 20;
 /** [copied bytes, rows and columns of a product] */
-const SIZES = { gpu: [1024 * MiB, 4096], software: [16 * MiB, 256] } as const;
+const SIZES = { gpu: [1024 * MiB, 4096], software: [64 * MiB, 256] } as const;
 
 const THREADS = 256;
 const GROUPS = 2048;
