@@ -2,25 +2,29 @@ import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { CheckpointKind } from '../engine/checkpoint/stored-checkpoint.ts';
+import { parseConfig } from '../engine/config.ts';
+import { buildModel } from '../engine/model/build-model.ts';
 import { checkpointName } from '../engine/node/checkpoint-list.ts';
 import { checkpointsFolder } from '../engine/node/checkpoint-store.ts';
 import { CheckpointProcess } from './checkpoint-process.ts';
+import { type CheckpointRow, checkpointLines } from './checkpoint-table.ts';
 import type { WorkJob } from './checkpoint-work.ts';
-import { timesOf } from './measure.ts';
+import { optionsOf } from './options.ts';
+import { askBeside, torchBeside } from './torch-parts.ts';
 
 const ROUNDS = 3;
 const KINDS: readonly CheckpointKind[] = ['full', 'sharded', 'safetensors'];
 
 /**
  * Saving and loading a checkpoint of the FSDP guide's model, or of one with fewer layers, with Adam's state: in GB/s beside
- * a plain write, read and copy of the same bytes, each thing in processes of its own, ranks at once, in turns. Beside it
- * how far each process's memory grew at most. Arguments: --layers N (32 are the guide's, 12.1 GB; 10 if left out, 4.3 GB),
+ * a plain write, read and copy of the same bytes and torch's saving and loading of the same state, each thing in processes
+ * of its own, ranks at once, in turns. Beside it how far each process's memory grew at most. Arguments: --layers N (32 are the guide's, 12.1 GB; 10 if left out, 4.3 GB),
  * --ranks N (2), --rounds N (3), --folder DIR, on the disk to be measured, --rows TEXT,… (rows whose names have one of
  * these, and the saves that they need), --sparse: of zeros, which are not written to the disk, to learn the memory alone. Each
  * row is said to stderr as it is measured.
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
+  const option = optionsOf(args);
   const layers = Number(option('layers', '10'));
   const model = { kind: 'demo-transformer', vocabSize: 33278, ninp: 1024, nhead: 64, nhid: 4096, nlayers: layers };
   const folder = await mkdtemp(path.join(option('folder', tmpdir()), 'bench-checkpoint-'));
@@ -34,12 +38,6 @@ export async function run(args: readonly string[]): Promise<void> {
   }
 }
 
-interface Row {
-  readonly bytes: number;
-  readonly ms: number[];
-  growthBytes: number;
-}
-
 interface Task {
   readonly name: string;
   readonly job: Pick<WorkJob, 'action' | 'path'> & Partial<Pick<WorkJob, 'to' | 'kind'>>;
@@ -49,7 +47,7 @@ interface Task {
 }
 
 class CheckpointBench {
-  private readonly rows = new Map<string, Row>();
+  private readonly rows = new Map<string, CheckpointRow>();
 
   constructor(
     private readonly model: object,
@@ -99,16 +97,13 @@ class CheckpointBench {
       of(sharded, 'upload of a .tar', { action: 'import', path: sharded, to: copied }),
     ]);
     await this.tasks(weights, save('safetensors', 1), [load('safetensors', 1), ...convert('safetensors')]);
+    if (this.sparse) return;
+    await this.torch('file', 'torch.save, synced', 'torch.load', 1, copied);
+    await this.torch('folder', `DCP save by ${ranks} ranks`, `DCP load by ${ranks} ranks`, ranks, copied);
   }
 
   print(): void {
-    console.log(`${'GB/s'.padEnd(30)}   median     min     max      GB   memory grew, MiB`);
-    for (const [name, { bytes, ms, growthBytes }] of this.rows) {
-      const { medianMs, minMs, maxMs } = timesOf(ms);
-      const rates = [medianMs, maxMs, minMs].map((each) => (bytes / 1e6 / each).toFixed(2).padStart(7));
-      const grew = (growthBytes / 2 ** 20).toFixed(0).padStart(10);
-      console.log(`${name.padEnd(30)}  ${rates.join(' ')} ${(bytes / 1e9).toFixed(2).padStart(7)} ${grew}`);
-    }
+    for (const line of checkpointLines(this.rows)) console.log(line);
   }
 
   /** A save, then what needs it; nothing where none of it is wanted. What was saved goes at the end. */
@@ -123,7 +118,23 @@ class CheckpointBench {
     await remove(saved);
   }
 
-  private wants({ name }: Task): boolean {
+  /** Torch's own, of tensors in host memory. */
+  private async torch(ask: 'file' | 'folder', saving: string, loading: string, ranks: number, to: string) {
+    if (![saving, loading].some((name) => this.wants({ name }))) return;
+    const torch = await torchBeside({ gpu: false, ...(ranks > 1 && { ranks }) });
+    const shapes = buildModel(parseConfig({ model: this.model }).model, null).parameters.map(({ shape }) => shape);
+    for (const [name, action] of [
+      [saving, 'save'],
+      [loading, 'load'],
+    ] as const) {
+      const answer = await askBeside(torch, { ask, action, shapes, path: to });
+      if (answer) this.add(name, await bytesOf(to), answer.ms[0], null);
+    }
+    torch?.close();
+    await remove(to);
+  }
+
+  private wants({ name }: Pick<Task, 'name'>): boolean {
     return this.wanted.some((text) => name.includes(text));
   }
 
@@ -135,11 +146,14 @@ class CheckpointBench {
     const began = performance.now();
     const results = await Promise.all(started.map((each) => each.go()));
     const ms = performance.now() - began;
-    const row = this.rows.get(name) ?? { bytes: await bytesOf(measured), ms: [], growthBytes: 0 };
-    row.ms.push(ms);
-    row.growthBytes = Math.max(row.growthBytes, ...results.map(({ growthBytes }) => growthBytes));
-    this.rows.set(name, row);
-    console.error(`${name}: ${(row.bytes / 1e6 / ms).toFixed(2)} GB/s`);
+    this.add(name, await bytesOf(measured), ms, Math.max(...results.map(({ growthBytes }) => growthBytes)));
+  }
+
+  private add(name: string, bytes: number, ms: number, growthBytes: number | null): void {
+    const row = this.rows.get(name) ?? { bytes, ms: [], growthBytes };
+    const grew = growthBytes === null ? null : Math.max(row.growthBytes ?? 0, growthBytes);
+    this.rows.set(name, { bytes, ms: [...row.ms, ms], growthBytes: grew });
+    console.error(`${name}: ${(bytes / 1e6 / ms).toFixed(2)} GB/s`);
   }
 }
 
