@@ -110,7 +110,7 @@ function attentionCalls(shape: AttentionShape, dropout: number): Call[] {
   const D = shape.heads * shape.headDim;
   const x = g.constant('x', [shape.batch * shape.tokens, 1], new Float32Array(shape.batch * shape.tokens));
   const qkv = project(g, x, [{ module: '', weight: g.parameter('w', [3 * D, 1]) }], { name: 'qkv' });
-  const out = attend(g, qkv, shape, { dropout, seed: 1, site: 0, rank: 0 }, 'heads');
+  const out = attend(g, qkv, shape, { dropout, maskKey0: 1, maskKey1: 0 }, 'heads');
   g.shareGradient(out, g.activation('seed', out.shape));
   g.backward();
   return g.calls.filter(({ kernel }) => kernel.name.startsWith('attention'));

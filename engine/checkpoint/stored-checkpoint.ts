@@ -137,6 +137,15 @@ export function kernelsOf({ rest }: Pick<StoredCheckpoint, 'rest'>): RunKernels 
   return { adapter, driver, variants: Object.fromEntries(chosen) };
 }
 
+/** Which masks of dropout the run that wrote it had: of a run of this engine that dropped and does not say, the first. Null for others. */
+export function dropoutMasksOf(checkpoint: Pick<StoredCheckpoint, 'rest'>): number | null {
+  const masks = checkpoint.rest.get('dropoutMasks');
+  if (typeof masks === 'number') return masks;
+  const config = configOf(checkpoint) as { readonly model?: { readonly dropout?: PlainValue } } | null;
+  const dropout = config?.model?.dropout;
+  return typeof dropout === 'number' && dropout > 0 ? 1 : null;
+}
+
 /** The config of the run that wrote it, not yet checked, or null. */
 export function configOf({ rest }: Pick<StoredCheckpoint, 'rest'>): PlainValue | null {
   const config = rest.get('config');

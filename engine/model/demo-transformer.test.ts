@@ -78,8 +78,8 @@ describe('the trace', () => {
 
   it('drops nothing at 0, and with random numbers of its own at each place', () => {
     const sites = (dropout: number) => {
-      const calls = traced(dropout).calls.filter((c) => c.phase === 'forward' && c.params.site !== undefined);
-      return calls.map((c) => c.params.site);
+      const calls = traced(dropout).calls.filter((c) => c.phase === 'forward' && c.params.maskKey0 !== undefined);
+      return calls.map((c) => c.params.maskKey0);
     };
     expect(traced(0).calls.some((c) => c.kernel.name.startsWith('dropout'))).toBe(false);
     // Two inputs; an encoder layer has 4, a decoder layer 6.

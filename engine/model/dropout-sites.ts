@@ -1,4 +1,5 @@
 import type { DropoutSite } from '../ops/dropout/drop.ts';
+import { maskKeys } from '../ops/dropout/dropout-mask.ts';
 import type { TraceContext } from './model.ts';
 
 /** More places than a model drops at: the micro-batches of a step have numbers of their own. */
@@ -17,7 +18,7 @@ export class DropoutSites {
 
   site(): DropoutSite {
     const { seed, rank, evaluate } = this.context;
-    return { dropout: evaluate ? 0 : this.dropout, seed, site: this.next++, rank };
+    return { dropout: evaluate ? 0 : this.dropout, ...maskKeys(seed, rank, this.next++) };
   }
 
   /** `body`, made to use the same sites each time that it runs: a block that is computed again drops the same elements. */

@@ -87,8 +87,8 @@ describe('the trace', () => {
   it('drops nothing at 0, and with random numbers of its own at each place', () => {
     const sites = (dropout: number) =>
       traced({ dropout })
-        .calls.filter((c) => c.phase === 'forward' && c.params.site !== undefined)
-        .map((c) => c.params.site);
+        .calls.filter((c) => c.phase === 'forward' && c.params.maskKey0 !== undefined)
+        .map((c) => c.params.maskKey0);
     expect(traced().calls.some((c) => c.kernel.name === 'dropout')).toBe(false);
     // The embedding, and in each block the probabilities and both branches.
     expect(new Set(sites(0.1)).size).toBe(1 + 2 * 3);

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
+import { maskKeys } from '../ops/dropout/dropout-mask.ts';
 import { Graph } from '../ops/graph.ts';
 import { buildModel } from './build-model.ts';
 import { type LlamaConfig, llama } from './llama.ts';
@@ -65,11 +66,11 @@ describe('the trace', () => {
 
   it('drops attention probabilities alone, with random numbers of its own in each layer', () => {
     const sites = traced({ dropout: 0.1 })
-      .calls.filter((c) => c.phase === 'forward' && c.params.site !== undefined)
-      .map((c) => [c.kernel.name, c.params.site]);
+      .calls.filter((c) => c.phase === 'forward' && c.params.maskKey0 !== undefined)
+      .map((c) => [c.kernel.name, c.params.maskKey0]);
     expect(sites).toEqual([
-      ['attention', 0],
-      ['attention', 1],
+      ['attention', maskKeys(5, 1, 0).maskKey0],
+      ['attention', maskKeys(5, 1, 1).maskKey0],
     ]);
   });
 

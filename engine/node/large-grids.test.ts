@@ -71,7 +71,7 @@ describe('a tiled grid', () => {
 
 /** One more thread than one dimension has room for. */
 const MANY = MAX_WORKGROUPS_PER_DIMENSION * WORKGROUP_THREADS + 1;
-const dropout = { dropout: 0, seed: 7, site: 2, rank: 0 };
+const dropout = { dropout: 0, maskKey0: 7, maskKey1: 2 };
 
 /** A kernel of each shape: per element, per row, per column, per output of a product, per head, per token. */
 const cases: readonly KernelCase[] = [

@@ -2,8 +2,9 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { kernelsOf } from '../checkpoint/stored-checkpoint.ts';
+import { dropoutMasksOf, kernelsOf } from '../checkpoint/stored-checkpoint.ts';
 import { parseConfig } from '../config.ts';
+import { MASK_VERSION } from '../ops/dropout/dropout-mask.ts';
 import type { RunEvent } from '../trainer/events.ts';
 import { openAdapter } from './adapters.ts';
 import { openCheckpointPath } from './checkpoint-path.ts';
@@ -26,7 +27,7 @@ const choose = async (dataFolder: string, variants: Record<string, string>) =>
 
 /** A run on the bundled software GPU whose tuner chose `variants`. */
 async function train(name: string, variants: Record<string, string>, input: object) {
-  const model = { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 12, nlayers: 1 };
+  const model = { ...referenceRun.model, ninp: 8, nhead: 2, nhid: 12, nlayers: 1, dropout: 0.1 };
   const config = parseConfig({ ...referenceRun, model, devices: 1, adapter: 'swiftshader', ...input });
   const events: RunEvent[] = [];
   const places = { sharedFolder: join(folder, 'shared'), corpusFolder: join(folder, 'corpora') };
@@ -42,7 +43,7 @@ async function train(name: string, variants: Record<string, string>, input: obje
 }
 
 it.each(['full', 'sharded'])(
-  'a %s checkpoint records the kernel variants of its run, and a resume there keeps to them',
+  'a %s checkpoint records the kernel variants and masks of its run, and a resume there keeps to them',
   async (format) => {
     const first = await train('first', saved, { trainer: { steps: 1 }, checkpoint: { format } });
     const resume = first.result.checkpoints[0].path;
@@ -52,10 +53,12 @@ it.each(['full', 'sharded'])(
       driver: expect.any(String),
       variants: saved,
     });
+    expect(dropoutMasksOf(checkpoint)).toBe(MASK_VERSION);
     await close();
     const rest = await train('rest', since, { trainer: { steps: 2 }, checkpoint: { resume, atEnd: false } });
     expect(rest.start).toMatchObject({ variants: saved });
     expect(rest.lines.join()).toContain("the kernel variants are the checkpoint's");
+    expect(rest.lines.join()).not.toContain('masks');
   },
   60_000,
 );

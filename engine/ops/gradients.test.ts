@@ -26,7 +26,7 @@ type Ops = (
   of: { x: (columns: number) => Value; parameter: (name: string, shape: number[]) => Value },
 ) => Value;
 
-const site = { dropout: 0.3, seed: 4, site: 1, rank: 0 };
+const site = { dropout: 0.3, maskKey0: 4, maskKey1: 1 };
 const noDrop = { ...site, dropout: 0 };
 
 const ops: Record<string, Ops> = {

@@ -139,7 +139,7 @@ function attentionTrials(): Trial[] {
   const [T, H, HD] = [64, 2, 16];
   const D = H * HD;
   const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
-  const params = { B: 1, T, H, HD, ...packed, causal: 1, dropout: 0.2, seed: 7, site: 1, rank: 0 };
+  const params = { B: 1, T, H, HD, ...packed, causal: 1, dropout: 0.2, maskKey0: 7, maskKey1: 1 };
   const random = seededRandom(7);
   const halves = (elements: number) => unpackHalves(packHalves(uniform(elements, -2, 2, random)), elements);
   const [qkv, dout, control] = [halves(3 * T * D), halves(T * D), new Float32Array(CONTROL_ELEMENTS)];

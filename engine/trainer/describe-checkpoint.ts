@@ -9,6 +9,7 @@ import type { RunKernels } from '../checkpoint/stored-checkpoint.ts';
 import type { ExperimentConfig, OptimizerConfig } from '../config.ts';
 import { type Model, parameterOf } from '../model/model.ts';
 import { matchesPattern, matchNames } from '../model/name-pattern.ts';
+import { MASK_VERSION } from '../ops/dropout/dropout-mask.ts';
 import { LOSS_SCALE } from '../ops/optimizer/loss-scale.ts';
 import type { CompiledRun } from '../schedule/compile.ts';
 import { optimizerStateNames } from '../schedule/storage.ts';
@@ -51,6 +52,7 @@ export function describeCheckpoint(
     samples,
     ...(scaler && { scaler: scalerState(scaler) }),
     ...(kernels && { kernels: { ...kernels } }),
+    ...(config.model.dropout > 0 && { dropoutMasks: MASK_VERSION }),
   };
   return { parameters, optimizer: described, iter, config, dtype, extra };
 }

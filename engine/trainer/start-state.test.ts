@@ -6,6 +6,7 @@ import { PyOrderedDict, type PyValue, tuple } from '../checkpoint/python-value.t
 import { tensorToWrite, writeTorchFile } from '../checkpoint/torch-file-writer.ts';
 import { parseConfig } from '../config.ts';
 import { buildModel } from '../model/build-model.ts';
+import { MASK_VERSION } from '../ops/dropout/dropout-mask.ts';
 import { elementsOf } from '../ops/graph.ts';
 import { resumeFrom } from './start-state.ts';
 
@@ -50,11 +51,28 @@ interface Made {
   /** Parameters that the model has not. */
   readonly more?: readonly string[];
   readonly iter?: number;
+  /** Dropout of the run to come, and the other keys of the checkpoint. */
+  readonly dropout?: number;
+  readonly rest?: Readonly<Record<string, PyValue>>;
 }
 
 /** The start of a run from a checkpoint as torch would have written it. */
-async function resumed({ optimizer, options = {}, step = () => 3, strict = true, more = [], iter }: Made) {
-  const config = parseConfig({ model, optimizer: { kind: optimizer }, checkpoint: { resume: 'made.ckpt', strict } });
+async function resumed({
+  optimizer,
+  options = {},
+  step = () => 3,
+  strict = true,
+  more = [],
+  iter,
+  dropout = 0,
+  rest = {},
+}: Made) {
+  const of = { ...model, dropout };
+  const config = parseConfig({
+    model: of,
+    optimizer: { kind: optimizer },
+    checkpoint: { resume: 'made.ckpt', strict },
+  });
   const built = buildModel(config.model, null);
   const state = built.parameters.map(({ name, shape }, i): [PyValue, PyValue] => [
     name,
@@ -74,10 +92,24 @@ async function resumed({ optimizer, options = {}, step = () => 3, strict = true,
     model: new PyOrderedDict([...weights, ...more.map((name): [PyValue, PyValue] => [name, ones([2])])]),
     optimizer: dict({ state: new Map(optimizer === 'adam' ? state : []), param_groups: [new Map(given)] }),
     ...(optimizer === 'sgd' || iter !== undefined ? { iter: iter ?? 3 } : {}),
+    ...rest,
   });
   await writeTorchFile(tree, sink);
   return resumeFrom(await openCheckpoint({ file: bytesSource('made.ckpt', sink.bytes()) }), config, built);
 }
+
+test('masks of another version are told where the run drops, and only of a run of this engine that dropped', async () => {
+  const dropped = { config: dict({ model: dict({ dropout: 0.2 }) }) };
+  const said = [
+    "it was trained with dropout's masks of version 1 and goes on with those of version 2, which drop other elements",
+  ];
+  const notesOf = async (dropout: number, rest: Readonly<Record<string, PyValue>>) =>
+    (await resumed({ optimizer: 'adam', iter: 3, dropout, rest })).notes;
+  expect(await notesOf(0.2, dropped)).toEqual(said);
+  expect(await notesOf(0, dropped)).toEqual([]);
+  expect(await notesOf(0.2, { ...dropped, dropoutMasks: MASK_VERSION })).toEqual([]);
+  expect(await notesOf(0.2, {})).toEqual([]);
+});
 
 describe('options of the optimizer that was saved', () => {
   test('as torch writes them, they are not spoken of', async () => {

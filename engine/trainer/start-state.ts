@@ -6,6 +6,7 @@ import {
   refuseDifferences,
 } from '../checkpoint/compare-names.ts';
 import {
+  dropoutMasksOf,
   iterOf,
   kernelsOf,
   type RunKernels,
@@ -19,6 +20,7 @@ import type { ExperimentConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
 import type { Model, ParameterSpec } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
+import { MASK_VERSION } from '../ops/dropout/dropout-mask.ts';
 import { optimizerStateNames } from '../schedule/storage.ts';
 import { namesInStateDict, optimizerGroups } from './describe-checkpoint.ts';
 import { freshParameters, type OptimizerStart, type ParameterSource } from './state.ts';
@@ -122,6 +124,7 @@ export async function resumeFrom(
     notes: [
       ...differences(comparison),
       ...(stored ? optionNotes(stored, config, strict) : ['the optimizer starts afresh: there is no state of it']),
+      ...maskNotes(checkpoint, config),
       ...(iter === null ? [`it does not say how many steps are done: taken from the optimizer's, ${step}`] : []),
     ],
   };
@@ -173,6 +176,14 @@ function differences({ missing, unexpected, missingState }: NameComparison): str
     ...(missingState.length
       ? [`${missingState.length} without state, which starts at zero: ${missingState.join(', ')}`]
       : []),
+  ];
+}
+
+function maskNotes(checkpoint: StoredCheckpoint, { model }: ExperimentConfig): string[] {
+  const masks = dropoutMasksOf(checkpoint);
+  if (model.dropout === 0 || masks === null || masks === MASK_VERSION) return [];
+  return [
+    `it was trained with dropout's masks of version ${masks} and goes on with those of version ${MASK_VERSION}, which drop other elements`,
   ];
 }
 

@@ -1,4 +1,5 @@
-import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { dropoutMask } from '../dropout/dropout-mask.ts';
+import { pairFactor, pairMask, pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
 import { attentionGradKVTiled } from './attention-tiled.ts';
@@ -26,6 +27,7 @@ fn gradKV(i: u32) {
   for (var member = 0u; member < groupSize; member++) {
     let h = kv * groupSize + member;
     let row0 = (b * p.H + h) * p.T;
+    let column = pair_column(mask, row0 + tk);
     for (var tq = first; tq < p.T; tq++) {
       let q_at = rows + h * HD + tq * p.stride + p.qOffset;
       let o_at = (b * p.T + tq) * p.H * HD + h * HD;
@@ -36,7 +38,7 @@ fn gradKV(i: u32) {
         dp += v[d] * dout[o_at + d];
       }
       var factor = 1.0;
-      if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + tq) * p.T + tk); }
+      if (mask.threshold != 0u) { factor = pair_factor(mask, pair_row(mask, row0 + tq), column); }
       let probability = exp(s - lse[row0 + tq]);
       let ds = probability * (dp * factor - ${delta});
       let weight = probability * factor;
@@ -77,11 +79,12 @@ export const attentionGradKV: Kernel = {
   run([qkv, control, dout, lse, delta, dqkv], params) {
     const { B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset, causal } = params;
     const scale = 1 / Math.sqrt(HD);
-    const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
+    const mask = dropoutMask(control, params);
     const dk = new Float64Array(HD);
     const dv = new Float64Array(HD);
     for (let b = 0; b < B; b++) {
       for (let kv = 0; kv < H / groupSize; kv++) {
+        const pairs = Array.from({ length: groupSize }, (_, m) => pairMask(mask, (b * H + kv * groupSize + m) * T, T));
         for (let tk = 0; tk < T; tk++) {
           const k = (b * T + tk) * stride + kOffset + kv * HD;
           const v = (b * T + tk) * stride + vOffset + kv * HD;
@@ -98,7 +101,7 @@ export const attentionGradKV: Kernel = {
                 s += qkv[q + d] * qkv[k + d];
                 dp += dout[o + d] * qkv[v + d];
               }
-              const factor = dropoutFactor(mask, at * T + tk);
+              const factor = pairFactor(pairs[h - kv * groupSize], tq, tk);
               const probability = Math.exp(s * scale - lse[at]);
               const ds = probability * (dp * factor - delta[at]);
               for (let d = 0; d < HD; d++) {
@@ -115,7 +118,7 @@ export const attentionGradKV: Kernel = {
       }
     }
   },
-  wgsl: `${dropoutWgsl}${attentionGradKVWgsl('delta[row0 + tq]')}
+  wgsl: `${pairMaskWgsl}${attentionGradKVWgsl('delta[row0 + tq]')}
 fn kernel(i: u32) { gradKV(i); }`,
   tiled: attentionGradKVTiled,
 };

@@ -1,4 +1,5 @@
-import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { dropoutMask } from '../dropout/dropout-mask.ts';
+import { pairFactor, pairMask, pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
 import { attentionGradQTiled } from './attention-tiled.ts';
@@ -25,6 +26,7 @@ fn gradQ(i: u32) {
   }
   ${keep}
   let mask = dropout_mask();
+  let row = pair_row(mask, i);
   let row_lse = lse[i];
   let keys = select(p.T, tq + 1u, p.causal != 0u);
   var k_at = kv_head + p.kOffset;
@@ -36,7 +38,7 @@ fn gradQ(i: u32) {
       s += q[d] * qkv[k_at + d];
       dp += dO[d] * qkv[v_at + d];
     }
-    if (mask.threshold != 0u) { dp *= dropout_factor(mask, i * p.T + tk); }
+    if (mask.threshold != 0u) { dp *= pair_factor(mask, row, pair_column(mask, i - tq + tk)); }
     let ds = exp(s - row_lse) * (dp - row_delta);
     for (var d = 0u; d < HD; d++) { sums[d] += ds * qkv[k_at + d]; }
     k_at += p.stride;
@@ -71,10 +73,11 @@ export const attentionGradQ: Kernel = {
   run([qkv, control, out, dout, lse, dqkv, delta], params) {
     const { B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset, causal } = params;
     const scale = 1 / Math.sqrt(HD);
-    const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
+    const mask = dropoutMask(control, params);
     const sums = new Float64Array(HD);
     for (let b = 0; b < B; b++) {
       for (let h = 0; h < H; h++) {
+        const pairs = pairMask(mask, (b * H + h) * T, T);
         for (let tq = 0; tq < T; tq++) {
           const at = (b * H + h) * T + tq;
           const q = (b * T + tq) * stride + qOffset + h * HD;
@@ -95,7 +98,7 @@ export const attentionGradQ: Kernel = {
               dp += dout[o + d] * qkv[v + d];
             }
             const probability = Math.exp(s * scale - lse[at]);
-            const ds = probability * (dp * dropoutFactor(mask, at * T + tk) - rowDelta);
+            const ds = probability * (dp * pairFactor(pairs, tq, tk) - rowDelta);
             for (let d = 0; d < HD; d++) sums[d] += ds * qkv[k + d];
           }
           for (let d = 0; d < HD; d++) dqkv[q + d] = sums[d] * scale;
@@ -103,7 +106,7 @@ export const attentionGradQ: Kernel = {
       }
     }
   },
-  wgsl: `${dropoutWgsl}${attentionGradQWgsl('delta[i] = row_delta;')}
+  wgsl: `${pairMaskWgsl}${attentionGradQWgsl('delta[i] = row_delta;')}
 fn kernel(i: u32) { gradQ(i); }`,
   tiled: attentionGradQTiled,
 };

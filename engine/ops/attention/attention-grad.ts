@@ -1,4 +1,4 @@
-import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionGradKV, attentionGradKVWgsl } from './attention-grad-kv.ts';
 import { attentionGradQ, attentionGradQWgsl } from './attention-grad-q.ts';
@@ -32,7 +32,7 @@ export const attentionGrad: Kernel = {
     attentionGradQ.run([qkv, control, out, dout, lse, dqkv, delta], params);
     attentionGradKV.run([qkv, control, dout, lse, delta, dqkv], params);
   },
-  wgsl: `${dropoutWgsl}${attentionGradQWgsl('')}
+  wgsl: `${pairMaskWgsl}${attentionGradQWgsl('')}
 fn deltaOf(at: u32) -> f32 {
   var sum = 0.0;
   for (var d = 0u; d < HD; d++) { sum += dout[at + d] * out[at + d]; }

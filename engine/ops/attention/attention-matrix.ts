@@ -1,10 +1,11 @@
-import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
 
 const DIRECTIVES = `enable f16;
 enable subgroups;
 enable chromium_experimental_subgroup_matrix;
-diagnostic(off, chromium.subgroup_matrix_uniformity);`;
+diagnostic(off, chromium.subgroup_matrix_uniformity);
+diagnostic(off, subgroup_uniformity);`;
 /** Rows of a workgroup, one a lane of its one subgroup: queries, keys in attention-grad-kv. */
 const OWN = 32;
 /** Rows that these are treated with at once. */
@@ -41,7 +42,7 @@ function variant(vectors: readonly string[], octets: readonly string[], wgsl: st
       [stride, qOffset, kOffset, vOffset].every((n) => n % 8 === 0) &&
       B * H > 0 &&
       B * H <= 65_535,
-    wgsl: `${dropoutWgsl}
+    wgsl: `${pairMaskWgsl}
 var<workgroup> scores0: array<vec4u, ${OWN * STRIDE}>;
 var<workgroup> scores1: array<vec4u, ${OWN * STRIDE}>;
 fn octet(low: vec4f, high: vec4f) -> vec4u { return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high))); }
@@ -56,6 +57,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let scale = 1.0 / sqrt(f32(HD));
   let factor = scale * ${LOG2_E};
   let mask = dropout_mask();
+  let kept_scale = mask.scale * scale;
   // Units of eight halves from row to row, and where this head's first row is.
   let step = p.stride / 8u;
   let q_first = (b * p.T * p.stride + p.qOffset + h * HD) / 8u;
@@ -97,10 +99,12 @@ const store = (sum: string, first: string) =>
     )
     .join('\n  ');
 const lanes = 'vec4u(0u, 1u, 2u, 3u)';
-const dropped = (name: string, first: (n: number) => string) =>
-  `if (mask.threshold != 0u) { ${range(4)
-    .map((n) => `${name}[${n}] *= dropout_factor(mask, ${first(n)});`)
-    .join(' ')} }`;
+/** What of four values is kept; each lane has made the mask's part `name` of one of the other rows, and of its own. */
+const kept = (value: string, row: (n: number) => string, column: (n: number) => string) =>
+  `vec4f(${range(4)
+    .map((n) => `select(0.0, ${value}[${n}], pair_kept(mask, ${row(n)}, ${column(n)}))`)
+    .join(', ')})`;
+const lent = (name: string, lane: number) => `subgroupBroadcast(${name}, ${lane}u)`;
 
 /** `attention-grad-q`: rows of a workgroup are queries. */
 export const attentionGradQMatrix: TiledVariant = variant(
@@ -114,15 +118,24 @@ export const attentionGradQMatrix: TiledVariant = variant(
   ${two.map((o) => `{ let x = dout[o_first + t * o_step + ${o}u]; let y = out[o_first + t * o_step + ${o}u]; row_delta += dot(low(x), low(y)) + dot(high(x), high(y)); }`).join('\n  ')}
   let row_lse = lse[row0 + t] * ${LOG2_E};
   let all = select(p.T, own + ${OWN}u, p.causal != 0u);
+  let mask_row = pair_row(mask, row0 + t);
   for (var other = 0u; other < all; other += ${BLOCK}u) {
     ${product('scores0', 'q', 'qkv', 'k_first', 'step')}
     ${product('scores1', 'd', 'qkv', 'v_first', 'step')}
+    var mask_column = 0u;
+    if (mask.threshold != 0u) { mask_column = pair_column(mask, row0 + other + lane % ${BLOCK}u); }
     workgroupBarrier();
     ${quads
       .map(
         (c) => `var g${c} = ${read('scores1', c)};
-    ${dropped(`g${c}`, (n) => `(row0 + t) * p.T + other + ${4 * c + n}u`)}
-    g${c} = exp2(${read('scores0', c)} * factor - row_lse) * (g${c} - row_delta) * scale;
+    if (mask.threshold != 0u) {
+      g${c} = ${kept(
+        `g${c}`,
+        () => 'mask_row',
+        (n) => lent('mask_column', 4 * c + n),
+      )};
+    }
+    g${c} = exp2(${read('scores0', c)} * factor - row_lse) * (g${c} * kept_scale - row_delta * scale);
     if (p.causal != 0u) { g${c} = select(vec4f(), g${c}, other + ${4 * c}u + ${lanes} <= vec4u(t)); }`,
       )
       .join('\n    ')}
@@ -144,18 +157,32 @@ export const attentionGradKVMatrix: TiledVariant = variant(
   ${left('v', 'qkv', 'v_first', 'step')}
   ${results('dk')}
   ${results('dv')}
+  let mask_column = pair_column(mask, row0 + t);
   for (var other = select(0u, own, p.causal != 0u); other < p.T; other += ${BLOCK}u) {
     ${product('scores0', 'k', 'qkv', 'q_first', 'step')}
     ${product('scores1', 'v', 'dout', 'o_first', 'o_step')}
+    // The lower half of the lanes has the rows' multipliers, the upper half what is added.
+    var mask_rows = 0u;
+    if (mask.threshold != 0u) {
+      mask_rows = pair_key(mask, 2u * (row0 + other + lane % ${BLOCK}u) + lane / ${BLOCK}u) | select(0u, 1u, lane < ${BLOCK}u);
+    }
     workgroupBarrier();
     ${quads
       .map(
         (c) => `var w${c} = exp2(${read('scores0', c)} * factor - lse[(row0 + other) / 4u + ${c}u] * ${LOG2_E});
     if (p.causal != 0u) { w${c} = select(vec4f(), w${c}, other + ${4 * c}u + ${lanes} >= vec4u(t)); }
-    var kept${c} = vec4f(1.0);
-    ${dropped(`kept${c}`, (n) => `(row0 + other + ${4 * c + n}u) * p.T + t`)}
-    let g${c} = w${c} * (${read('scores1', c)} * kept${c} - delta[(row0 + other) / 4u + ${c}u]) * scale;
-    w${c} *= kept${c};`,
+    var g${c} = ${read('scores1', c)};
+    var kept${c} = w${c};
+    if (mask.threshold != 0u) {
+      ${range(4)
+        .map(
+          (n) =>
+            `if (!pair_kept(mask, vec2u(${lent('mask_rows', 4 * c + n)}, ${lent('mask_rows', BLOCK + 4 * c + n)}), mask_column)) { g${c}[${n}] = 0.0; kept${c}[${n}] = 0.0; }`,
+        )
+        .join('\n      ')}
+    }
+    g${c} = w${c} * (g${c} * kept_scale - delta[(row0 + other) / 4u + ${c}u] * scale);
+    w${c} = kept${c} * mask.scale;`,
       )
       .join('\n    ')}
     ${put('scores0', 'w')}

@@ -1,3 +1,4 @@
+import { dropoutParams } from '../dropout/dropout-mask.ts';
 import type { ParamSpec } from '../kernel.ts';
 
 /**
@@ -16,10 +17,7 @@ export const attentionParams: readonly ParamSpec[] = [
   { name: 'kOffset', type: 'u32' },
   { name: 'vOffset', type: 'u32' },
   { name: 'causal', type: 'u32' },
-  { name: 'dropout', type: 'f32' },
-  { name: 'seed', type: 'u32' },
-  { name: 'site', type: 'u32' },
-  { name: 'rank', type: 'u32' },
+  ...dropoutParams,
 ];
 export const attentionConstants = ['HD', 'groupSize'] as const;
 

@@ -1,4 +1,4 @@
-import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
 
 /** How a workgroup shares its rows: threads, rows (queries; keys in attention-grad-kv) of each, and rows staged at once. */
@@ -43,7 +43,7 @@ function attentionRows(
       [HD, stride, qOffset, kOffset, vOffset].every((n) => n % 4 === 0) &&
       B * H * T > 0 &&
       B * H <= 65_535,
-    wgsl: `${dropoutWgsl}
+    wgsl: `${pairMaskWgsl}
 const HD4 = HD / 4u;
 var<workgroup> staged0: array<vec4f, ${chunk}u * HD4>;
 var<workgroup> staged1: array<vec4f, ${chunk}u * HD4>;
@@ -68,7 +68,7 @@ const queries = (shape: RowsShape) => `${place(shape, 'p.H')}
   let all = select(p.T, min(p.T, (group.x + 1u) * ${shape.threads * shape.rows}u), p.causal != 0u);
   let needed = select(p.T, min(mine + ${shape.rows}u, p.T), p.causal != 0u);`;
 
-/** Stages keys and values of `chunk` rows from `first` on; past the last, that one again. */
+/** Stages keys and values of `chunk` rows from `first` on; past the last, that one again; and what the mask has of these keys. */
 const stageKeys = ({ threads, chunk }: RowsShape) => `
     workgroupBarrier();
     for (var j = index; j < ${chunk}u * HD4; j += ${threads}u) {
@@ -76,8 +76,17 @@ const stageKeys = ({ threads, chunk }: RowsShape) => `
       staged0[j] = qkv[(at + p.kOffset) / 4u];
       staged1[j] = qkv[(at + p.vOffset) / 4u];
     }
+    if (mask.threshold != 0u && index < ${chunk / 4}u) {
+      let column = group.y * p.T + first + 4u * index;
+      columns[index] = vec4u(${range(4)
+        .map((c) => `pair_column(mask, column + ${c}u)`)
+        .join(', ')});
+    }
     workgroupBarrier();
     let upto = min(${chunk}u, max(needed, first) - first);`;
+
+const columns = ({ chunk }: RowsShape) => `
+var<workgroup> columns: array<vec4u, ${chunk / 4}>;`;
 
 const queryHeads = ({ H }: Params) => H;
 
@@ -87,12 +96,13 @@ export function attentionForwardRows(shape: RowsShape): TiledVariant {
   return attentionRows(
     shape,
     ['qkv', 'out'],
-    `
+    `${columns(shape)}
 fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
   ${each(
     rows,
     (r) => `var q${r}: array<vec4f, HD4>; var sums${r}: array<vec4f, HD4>; var most${r} = -1e30; var total${r} = 0.0;
       let i${r} = group.y * p.T + t${r};
+      let row${r} = pair_row(mask, i${r});
       for (var d = 0u; d < HD4; d++) { q${r}[d] = qkv[(rows + h * HD + t${r} * p.stride + p.qOffset) / 4u + d] * (scale * ${LOG2_E}); }`,
   )}
   for (var first = 0u; first < all; first += ${shape.chunk}u) {${stageKeys(shape)}
@@ -115,7 +125,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
       }
       ${keys.map((c) => `var w${r}_${c} = exp2(s${r}_${c} - most${r});`).join(' ')}
       total${r} += ${keys.map((c) => `w${r}_${c}`).join(' + ')};
-      if (mask.threshold != 0u) { ${keys.map((c) => `w${r}_${c} *= dropout_factor(mask, i${r} * p.T + first + j + ${c}u);`).join(' ')} }`,
+      if (mask.threshold != 0u) { let column = columns[j / 4u]; ${keys.map((c) => `w${r}_${c} = select(0.0, w${r}_${c}, pair_kept(mask, row${r}, column[${c}]));`).join(' ')} }`,
       )}
       for (var d = 0u; d < HD4; d++) {
         ${keys.map((c) => `let v${c} = staged1[(j + ${c}u) * HD4 + d];`).join(' ')}
@@ -126,7 +136,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
   ${each(
     rows,
     (r) => `if (mine + ${r}u < p.T) {
-        for (var d = 0u; d < HD4; d++) { out[((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d] = sums${r}[d] / total${r}; }
+        for (var d = 0u; d < HD4; d++) { out[((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d] = sums${r}[d] * (mask.scale / total${r}); }
         lse[i${r}] = (most${r} + log2(total${r})) * ${Math.LN2};
       }`,
   )}
@@ -140,7 +150,7 @@ export function attentionGradQRows(shape: RowsShape): TiledVariant {
   return attentionRows(
     shape,
     ['qkv', 'out', 'dout', 'dqkv'],
-    `
+    `${columns(shape)}
 fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
   ${each(
     rows,
@@ -148,6 +158,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
       r,
     ) => `var q${r}: array<vec4f, HD4>; var dO${r}: array<vec4f, HD4>; var sums${r}: array<vec4f, HD4>; var delta${r} = 0.0;
       let i${r} = group.y * p.T + t${r};
+      let row${r} = pair_row(mask, i${r});
       let lse${r} = lse[i${r}] * ${LOG2_E};
       for (var d = 0u; d < HD4; d++) {
         let at = ((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d;
@@ -165,11 +176,11 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
         let v = staged1[j * HD4 + d];
         ${each(rows, (r) => `s${r} = add_dot(q${r}[d], k[d], s${r}); dp${r} = add_dot(dO${r}[d], v, dp${r});`)}
       }
-      if (mask.threshold != 0u) { ${each(rows, (r) => `dp${r} *= dropout_factor(mask, i${r} * p.T + first + j);`)} }
+      if (mask.threshold != 0u) { let column = columns[j / 4u][j % 4u]; ${each(rows, (r) => `dp${r} = select(0.0, dp${r}, pair_kept(mask, row${r}, column));`)} }
       ${each(
         rows,
         (r) =>
-          `let ds${r} = select(0.0, exp2(s${r} - lse${r}) * (dp${r} - delta${r}), p.causal == 0u || first + j <= t${r});`,
+          `let ds${r} = select(0.0, exp2(s${r} - lse${r}) * fma(dp${r}, mask.scale, -delta${r}), p.causal == 0u || first + j <= t${r});`,
       )}
       for (var d = 0u; d < HD4; d++) {
         ${each(rows, (r) => `sums${r}[d] = fma(vec4f(ds${r}), k[d], sums${r}[d]);`)}
@@ -196,6 +207,7 @@ export function attentionGradKVRows(shape: RowsShape): TiledVariant {
     `
 var<workgroup> staged_lse: array<f32, ${chunk}>;
 var<workgroup> staged_delta: array<f32, ${chunk}>;
+var<workgroup> mask_rows: array<vec2u, ${chunk}>;
 fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize')}
   let kv = group.y % (p.H / groupSize);
   ${each(
@@ -213,6 +225,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
   for (var member = 0u; member < groupSize; member++) {
     let h = kv * groupSize + member;
     let row0 = (b * p.H + h) * p.T;
+    ${each(rows, (r) => `let column${r} = pair_column(mask, row0 + t${r});`)}
     for (var first = begin; first < p.T; first += ${chunk}u) {
       let count = min(${chunk}u, p.T - first);
       workgroupBarrier();
@@ -224,6 +237,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
       for (var j = index; j < count; j += ${threads}u) {
         staged_lse[j] = lse[row0 + first + j] * ${LOG2_E};
         staged_delta[j] = delta[row0 + first + j];
+        if (mask.threshold != 0u) { mask_rows[j] = pair_row(mask, row0 + first + j); }
       }
       workgroupBarrier();
       for (var j = max(from_query, first) - first; j < count; j++) {
@@ -240,13 +254,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
         ${each(
           rows,
           (r) => `var weight${r} = select(0.0, exp2(s${r} - row_lse), p.causal == 0u || first + j >= t${r});
-        var factor${r} = 1.0;
-        if (mask.threshold != 0u) { factor${r} = dropout_factor(mask, (row0 + first + j) * p.T + t${r}); }
-        let ds${r} = weight${r} * (dp${r} * factor${r} - row_delta);
-        weight${r} *= factor${r};`,
+        var kept${r} = vec2f(dp${r}, weight${r});
+        if (mask.threshold != 0u) { kept${r} = select(vec2f(), kept${r}, pair_kept(mask, mask_rows[j], column${r})); }
+        let ds${r} = weight${r} * fma(kept${r}.x, mask.scale, -row_delta);`,
         )}
         for (var d = 0u; d < HD4; d++) {
-          ${each(rows, (r) => `dk${r}[d] = fma(vec4f(ds${r}), q[d], dk${r}[d]); dv${r}[d] = fma(vec4f(weight${r}), dO[d], dv${r}[d]);`)}
+          ${each(rows, (r) => `dk${r}[d] = fma(vec4f(ds${r}), q[d], dk${r}[d]); dv${r}[d] = fma(vec4f(kept${r}.y), dO[d], dv${r}[d]);`)}
         }
       }
     }
@@ -256,7 +269,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
     (r) => `if (mine + ${r}u < p.T) {
         for (var d = 0u; d < HD4; d++) {
           dqkv[at${r} + p.kOffset / 4u + d] = dk${r}[d] * scale;
-          dqkv[at${r} + p.vOffset / 4u + d] = dv${r}[d];
+          dqkv[at${r} + p.vOffset / 4u + d] = dv${r}[d] * mask.scale;
         }
       }`,
   )}

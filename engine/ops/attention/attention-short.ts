@@ -1,4 +1,4 @@
-import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
 
 const THREADS = 256;
@@ -28,13 +28,15 @@ function shortVariant(vectors: readonly string[], wgsl: string): TiledVariant {
     workgroupSize: [THREADS, 1, 1],
     workgroups: ({ B, H }) => [H, B, 1],
     fits: (params) => isShort(params) && isAligned(params) && params.H <= 65_535 && params.B <= 65_535,
-    wgsl: `${dropoutWgsl}
+    wgsl: `${pairMaskWgsl}
 const HD4 = HD / 4u;
 const ROW = HD4 + 1u;
 var<workgroup> qs: array<vec4f, ${MOST_QUADS}>;
 var<workgroup> ks: array<vec4f, ${MOST_QUADS}>;
 var<workgroup> vs: array<vec4f, ${MOST_QUADS}>;
 var<workgroup> scores: array<f32, ${MOST_ROWS * MOST_ROWS}>;
+var<workgroup> mask_rows: array<vec2u, ${MOST_ROWS}>;
+var<workgroup> mask_columns: array<u32, ${MOST_ROWS}>;
 ${wgsl}`,
   };
 }
@@ -46,7 +48,12 @@ const PLACE = `
   let scale = 1.0 / sqrt(f32(HD));
   let mask = dropout_mask();`;
 
+/** Rows and columns of the mask are made by threads of warps of their own, since those of one wait for each other. */
 const stage = (more: string) => `
+  if (mask.threshold != 0u) {
+    if (index < p.T) { mask_rows[index] = pair_row(mask, row0 + index); }
+    if (index >= 64u && index < 64u + p.T) { mask_columns[index - 64u] = pair_column(mask, row0 + index - 64u); }
+  }
   for (var j = index; j < p.T * HD4; j += ${THREADS}u) {
     let t = j / HD4;
     let d = j % HD4;
@@ -97,7 +104,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}${stage('')}
     let factor = exp(most - all.x) / all.y;
     for (var tk = lane; tk < p.T; tk += ${LANES}u) {
       var weight = scores[row * p.T + tk] * factor;
-      if (mask.threshold != 0u) { weight *= dropout_factor(mask, (row0 + row) * p.T + tk); }
+      if (mask.threshold != 0u) { weight *= pair_factor(mask, mask_rows[row], mask_columns[tk]); }
       scores[row * p.T + tk] = weight;
     }
   }
@@ -137,7 +144,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${PLACE}
     var probability = 0.0;
     if (p.causal == 0u || tk <= tq) { probability = exp(s - lses[tq]); }
     var factor = 1.0;
-    if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + tq) * p.T + tk); }
+    if (mask.threshold != 0u) { factor = pair_factor(mask, mask_rows[tq], mask_columns[tk]); }
     scores[e] = probability * factor;
     ds[e] = probability * (dp * factor - delta);
   }

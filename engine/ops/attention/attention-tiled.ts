@@ -1,4 +1,4 @@
-import { dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
 import { attentionForwardRows, attentionGradKVRows, attentionGradQRows } from './attention-rows.ts';
 
@@ -17,7 +17,7 @@ function attentionTiled(wgsl: string, heads: (params: Params) => number, narrow:
     workgroupSize: [GROUP, 1, 1] as const,
     workgroups: (params: Params) => [Math.ceil(params.T / GROUP), params.B * heads(params), 1] as const,
     fits: ({ B, T, H, HD }: Params) => HD % 4 === 0 && B * H * T > 0 && B * H <= 65_535,
-    wgsl: `${dropoutWgsl}
+    wgsl: `${pairMaskWgsl}
 const HD4 = HD / 4u;
 const CHUNK = ${STAGED}u / HD;
 var<workgroup> staged0: array<vec4f, ${STAGED / 4}>;
@@ -32,6 +32,10 @@ const queryHeads = ({ H }: Params) => H;
 const DOUT4 = `
 fn dout4(at: u32) -> vec4f { return vec4f(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]); }`;
 
+/** What a key has of dropout's mask. */
+const COLUMNS = `
+var<workgroup> columns: array<u32, CHUNK>;`;
+
 /** What all three begin with: the batch of this workgroup, one of `heads`, and the row of this thread (or the last one). */
 const place = (heads: string) => `
   let b = group.y / (${heads});
@@ -45,6 +49,7 @@ const place = (heads: string) => `
 const QUERIES = `${place('p.H')}
   let h = group.y % p.H;
   let i = group.y * p.T + t;
+  let row = pair_row(mask, i);
   let kv_head = rows + h / groupSize * HD;
   let q_at = rows + h * HD + t * p.stride + p.qOffset;
   let o_at = (b * p.T + t) * p.H * HD + h * HD;`;
@@ -58,6 +63,7 @@ const STAGE_KEYS = `
       staged0[j] = qkv4(at + p.kOffset);
       staged1[j] = qkv4(at + p.vOffset);
     }
+    if (mask.threshold != 0u) { for (var j = index; j < count; j += ${GROUP}u) { columns[j] = pair_column(mask, group.y * p.T + first + j); } }
     workgroupBarrier();
     let upto = min(count, max(mine, first) - first);`;
 
@@ -67,7 +73,7 @@ const KEYS = `
   let mine = select(p.T, t + 1u, p.causal != 0u);`;
 
 export const attentionForwardTiled = attentionTiled(
-  `
+  `${COLUMNS}
 fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   var q: array<vec4f, HD4>;
   var sums: array<vec4f, HD4>;
@@ -87,7 +93,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
       let e = exp(s - most);
       total += e;
       var weight = e;
-      if (mask.threshold != 0u) { weight *= dropout_factor(mask, i * p.T + first + j); }
+      if (mask.threshold != 0u) { weight *= pair_factor(mask, row, columns[j]); }
       for (var d = 0u; d < HD4; d++) { sums[d] += weight * staged1[j * HD4 + d]; }
     }
   }
@@ -103,7 +109,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
 );
 
 export const attentionGradQTiled = attentionTiled(
-  `${DOUT4}
+  `${DOUT4}${COLUMNS}
 fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   var q: array<vec4f, HD4>;
   var dO: array<vec4f, HD4>;
@@ -124,7 +130,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
         s += dot(q[d], staged0[j * HD4 + d]);
         dp += dot(dO[d], staged1[j * HD4 + d]);
       }
-      if (mask.threshold != 0u) { dp *= dropout_factor(mask, i * p.T + first + j); }
+      if (mask.threshold != 0u) { dp *= pair_factor(mask, row, columns[j]); }
       let ds = exp(s - row_lse) * (dp - row_delta);
       for (var d = 0u; d < HD4; d++) { sums[d] += ds * staged0[j * HD4 + d]; }
     }
@@ -144,6 +150,7 @@ export const attentionGradKVTiled = attentionTiled(
   `${DOUT4}
 var<workgroup> staged_lse: array<f32, ${STAGED / 4}>;
 var<workgroup> staged_delta: array<f32, ${STAGED / 4}>;
+var<workgroup> mask_rows: array<vec2u, CHUNK>;
 fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
   let kv = group.y % (p.H / groupSize);
   let k_at = rows + kv * HD + t * p.stride + p.kOffset;
@@ -162,6 +169,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
   for (var member = 0u; member < groupSize; member++) {
     let h = kv * groupSize + member;
     let row0 = (b * p.H + h) * p.T;
+    let column = pair_column(mask, row0 + t);
     for (var first = begin; first < p.T; first += CHUNK) {
       let count = min(CHUNK, p.T - first);
       workgroupBarrier();
@@ -173,6 +181,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
       for (var j = index; j < count; j += ${GROUP}u) {
         staged_lse[j] = lse[row0 + first + j];
         staged_delta[j] = delta[row0 + first + j];
+        if (mask.threshold != 0u) { mask_rows[j] = pair_row(mask, row0 + first + j); }
       }
       workgroupBarrier();
       for (var j = max(mine, first) - first; j < count; j++) {
@@ -183,7 +192,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
           dp += dot(v[d], staged1[j * HD4 + d]);
         }
         var factor = 1.0;
-        if (mask.threshold != 0u) { factor = dropout_factor(mask, (row0 + first + j) * p.T + t); }
+        if (mask.threshold != 0u) { factor = pair_factor(mask, mask_rows[j], column); }
         let probability = exp(s - staged_lse[j]);
         let ds = probability * (dp * factor - staged_delta[j]);
         let weight = probability * factor;

@@ -59,7 +59,7 @@ export function attentionParamsOf(shape: AttentionShape): Record<string, number>
   const columns = H * HD;
   const kv = columns / groupSize;
   const offsets = { stride: columns + 2 * kv + padding, qOffset: 0, kOffset: columns, vOffset: columns + kv };
-  return { B, T, H, HD, groupSize, ...offsets, causal, dropout, seed: 7, site: 2, rank: 3 };
+  return { B, T, H, HD, groupSize, ...offsets, causal, dropout, maskKey0: 7, maskKey1: 23 };
 }
 
 function attentionCase(kernel: Kernel, shape: AttentionShape): KernelCase {

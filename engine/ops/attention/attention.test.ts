@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { CONTROL_ELEMENTS } from '../control.ts';
 import { setStep } from '../dropout/dropout.cases.ts';
-import { dropoutFactor, dropoutMask } from '../dropout/dropout-mask.ts';
+import { dropoutMask } from '../dropout/dropout-mask.ts';
+import { pairFactor, pairMask } from '../dropout/pair-mask.ts';
 import { seededRandom } from '../kernel-case.ts';
 import { type AttentionShape, attentionParamsOf, attentionShapes } from './attention.cases.ts';
 import { attention } from './attention.ts';
@@ -15,7 +16,7 @@ setStep(control, 11);
 function expected(qkv: ArrayLike<number>, shape: AttentionShape): { out: Float64Array; lse: Float64Array } {
   const { B, T, H, HD, causal } = shape;
   const params = attentionParamsOf(shape);
-  const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
+  const mask = dropoutMask(control, params);
   const out = new Float64Array(B * T * H * HD);
   const lse = new Float64Array(B * H * T);
   const at = (b: number, t: number, h: number, d: number, offset: number) =>
@@ -24,6 +25,7 @@ function expected(qkv: ArrayLike<number>, shape: AttentionShape): { out: Float64
   for (let b = 0; b < B; b++) {
     for (let h = 0; h < H; h++) {
       const kv = Math.floor(h / params.groupSize);
+      const pairs = pairMask(mask, (b * H + h) * T, T);
       for (let tq = 0; tq < T; tq++) {
         const keys = Array.from({ length: causal ? tq + 1 : T }, (_, tk) => tk);
         const scores = keys.map(
@@ -36,7 +38,7 @@ function expected(qkv: ArrayLike<number>, shape: AttentionShape): { out: Float64
         lse[row] = Math.log(total);
         for (const d of columns) {
           out[(b * T + tq) * H * HD + h * HD + d] = keys.reduce((sum, tk) => {
-            const probability = (Math.exp(scores[tk]) / total) * dropoutFactor(mask, row * T + tk);
+            const probability = (Math.exp(scores[tk]) / total) * pairFactor(pairs, tq, tk);
             return sum + probability * at(b, tk, kv, d, params.vOffset);
           }, 0);
         }

@@ -1,4 +1,5 @@
-import { dropoutFactor, dropoutMask, dropoutWgsl } from '../dropout/dropout-mask.ts';
+import { dropoutMask } from '../dropout/dropout-mask.ts';
+import { pairFactor, pairMask, pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Kernel } from '../kernel.ts';
 import { attentionConstants, attentionPairs, attentionParams } from './attention-params.ts';
 import { attentionForwardShort } from './attention-short.ts';
@@ -27,11 +28,12 @@ export const attention: Kernel = {
   run([qkv, control, out, lse], params) {
     const { B, T, H, HD, groupSize, stride, qOffset, kOffset, vOffset, causal } = params;
     const scale = 1 / Math.sqrt(HD);
-    const mask = dropoutMask(control, params.dropout, params.seed, params.site, params.rank);
+    const mask = dropoutMask(control, params);
     const weights = new Float64Array(T);
     const sums = new Float64Array(HD);
     for (let b = 0; b < B; b++) {
       for (let h = 0; h < H; h++) {
+        const pairs = pairMask(mask, (b * H + h) * T, T);
         for (let tq = 0; tq < T; tq++) {
           const at = (b * H + h) * T + tq;
           const q = (b * T + tq) * stride + qOffset + h * HD;
@@ -50,7 +52,7 @@ export const attention: Kernel = {
           for (let tk = 0; tk < keys; tk++) {
             const e = Math.exp(weights[tk] - most);
             total += e;
-            const factor = e * dropoutFactor(mask, at * T + tk);
+            const factor = e * pairFactor(pairs, tq, tk);
             const v = (b * T + tk) * stride + vOffset + kv;
             for (let d = 0; d < HD; d++) sums[d] += factor * qkv[v + d];
           }
@@ -61,7 +63,7 @@ export const attention: Kernel = {
       }
     }
   },
-  wgsl: `${dropoutWgsl}
+  wgsl: `${pairMaskWgsl}
 fn kernel(i: u32) {
   let tq = i % p.T;
   let h = i / p.T % p.H;
@@ -74,6 +76,7 @@ fn kernel(i: u32) {
   var sums: array<f32, HD>;
   for (var d = 0u; d < HD; d++) { q[d] = qkv[q_at + d] * scale; }
   let mask = dropout_mask();
+  let row = pair_row(mask, i);
   let keys = select(p.T, tq + 1u, p.causal != 0u);
   var most = -1e30;
   var total = 0.0;
@@ -91,7 +94,7 @@ fn kernel(i: u32) {
     let e = exp(s - most);
     total += e;
     var weight = e;
-    if (mask.threshold != 0u) { weight *= dropout_factor(mask, i * p.T + tk); }
+    if (mask.threshold != 0u) { weight *= pair_factor(mask, row, pair_column(mask, i - tq + tk)); }
     for (var d = 0u; d < HD; d++) { sums[d] += weight * qkv[v_at + d]; }
     k_at += p.stride;
     v_at += p.stride;

@@ -5,9 +5,8 @@ import { dropout } from './dropout.ts';
 /** A place where a model drops, with probability `dropout`; the mask is a function of these, the step and the element. */
 export interface DropoutSite {
   readonly dropout: number;
-  readonly seed: number;
-  readonly site: number;
-  readonly rank: number;
+  readonly maskKey0: number;
+  readonly maskKey1: number;
 }
 
 /** Inverted dropout of x, the same mask forward and backward. With probability 0 it is x itself. */

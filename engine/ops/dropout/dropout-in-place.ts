@@ -1,6 +1,6 @@
 import type { Kernel } from '../kernel.ts';
 import { stridedThreads, stridedWgsl } from '../strided.ts';
-import { dropoutFactor, dropoutMask, dropoutWgsl } from './dropout-mask.ts';
+import { dropoutFactor, dropoutMask, dropoutParams, dropoutWgsl } from './dropout-mask.ts';
 
 /** `dropout` over its own input: for an op whose backward needs no more of its output than what is left of it. */
 export const dropoutInPlace: Kernel = {
@@ -9,19 +9,13 @@ export const dropoutInPlace: Kernel = {
     { name: 'x', dtype: 'f32', access: 'read_write' },
     { name: 'control', dtype: 'f32', access: 'read' },
   ],
-  params: [
-    { name: 'n', type: 'u32' },
-    { name: 'dropout', type: 'f32' },
-    { name: 'seed', type: 'u32' },
-    { name: 'site', type: 'u32' },
-    { name: 'rank', type: 'u32' },
-  ],
+  params: [{ name: 'n', type: 'u32' }, ...dropoutParams],
   constants: [],
   threads: ({ n }) => stridedThreads(n),
   cost: ({ n }) => ({ flops: n, bytes: 8 * n }),
-  run([x, control], { n, dropout, seed, site, rank }) {
-    const mask = dropoutMask(control, dropout, seed, site, rank);
-    for (let i = 0; i < n; i++) x[i] *= dropoutFactor(mask, i);
+  run([x, control], params) {
+    const mask = dropoutMask(control, params);
+    for (let i = 0; i < params.n; i++) x[i] *= dropoutFactor(mask, i);
   },
   wgsl: `${dropoutWgsl}${stridedWgsl()}
 fn kernel(i: u32) {

@@ -1,5 +1,11 @@
 import { CONTROL } from '../control.ts';
-import type { ParamSpec, View } from '../kernel.ts';
+import type { ParamSpec, Params, View } from '../kernel.ts';
+
+/**
+ * Which masks a run drops with; a checkpoint records it. 1: two rounds of mixing an element, of versions that recorded none.
+ * 2: what is here.
+ */
+export const MASK_VERSION = 2;
 
 /**
  * Dropout's mask is a function of (seed, step, rank, site, element): nothing is stored, backward and recomputation ask again.
@@ -19,17 +25,32 @@ function mix(x: number): number {
   return (x ^ (x >>> 16)) >>> 0;
 }
 
-/** The mask of one site in the step that `control` holds; `dropout` is p, 0 ≤ p < 1, taken as float32. */
-export function dropoutMask(control: View, dropout: number, seed: number, site: number, rank: number): DropoutMask {
+/** What a site's masks are made from beside the step: 64 bits, so that no two sites or steps have the same. */
+export function maskKeys(
+  seed: number,
+  rank: number,
+  site: number,
+): { readonly maskKey0: number; readonly maskKey1: number } {
+  const key = (start: number) => mix(mix(mix(start) + rank) + site);
+  return { maskKey0: key(seed), maskKey1: key(seed ^ 0x9e3779b9) };
+}
+
+/** The parameters of a kernel that drops: p, 0 ≤ p < 1, taken as float32, and its site's keys. */
+export const dropoutParams: readonly ParamSpec[] = [
+  { name: 'dropout', type: 'f32' },
+  { name: 'maskKey0', type: 'u32' },
+  { name: 'maskKey1', type: 'u32' },
+];
+
+/** The mask of one site in the step that `control` holds. */
+export function dropoutMask(control: View, { dropout, maskKey0, maskKey1 }: Params): DropoutMask {
   const step = new Uint32Array(control.buffer, control.byteOffset, control.length)[CONTROL.step];
-  const p = Math.fround(dropout);
-  const key0 = mix(mix(mix(mix(seed) + step) + rank) + site);
   return {
-    key0,
-    key1: mix(key0 + 0x9e3779b9),
+    key0: mix(maskKey0 + step),
+    key1: mix(maskKey1 + step),
     // p·2^32 is exact in float32: the device computes the same integer.
-    threshold: Math.trunc(p * 2 ** 32),
-    scale: dropoutScale(p),
+    threshold: Math.trunc(Math.fround(dropout) * 2 ** 32),
+    scale: dropoutScale(dropout),
   };
 }
 
@@ -38,21 +59,19 @@ export function dropoutScale(p: number): number {
   return Math.fround(1 / Math.fround(1 - Math.fround(p)));
 }
 
-/** The parameters of a kernel that drops. */
-export const dropoutParams: readonly ParamSpec[] = [
-  { name: 'dropout', type: 'f32' },
-  { name: 'seed', type: 'u32' },
-  { name: 'site', type: 'u32' },
-  { name: 'rank', type: 'u32' },
-];
+/** Three products with the keys before and between; its upper bits, which decide, depend on all of `index`. */
+export function maskHash({ key0, key1 }: DropoutMask, index: number): number {
+  let x = Math.imul(index + key0, 0x7feb352d);
+  x = Math.imul(x ^ (x >>> 16) ^ key1, 0x846ca68b);
+  return Math.imul(x ^ (x >>> 15), 0x21f0aaad) >>> 0;
+}
 
 /** What element `index` (u32) is multiplied by: 0 or 1/(1 − p). */
 export function dropoutFactor(mask: DropoutMask, index: number): number {
-  const hash = mix(mix(index + mask.key0) ^ mask.key1);
-  return hash >= mask.threshold ? mask.scale : 0;
+  return maskHash(mask, index) >= mask.threshold ? mask.scale : 0;
 }
 
-/** The same in WGSL, for kernels with an operand `control` and parameters dropout, seed, site and rank. */
+/** The same in WGSL, for kernels with an operand `control` and the parameters above. */
 export const dropoutWgsl = `
 fn mix_bits(v: u32) -> u32 {
   var x = v;
@@ -63,11 +82,14 @@ fn mix_bits(v: u32) -> u32 {
 struct DropoutMask { key0: u32, key1: u32, threshold: u32, scale: f32 }
 fn dropout_mask() -> DropoutMask {
   let step = bitcast<u32>(control[${CONTROL.step}]);
-  let key0 = mix_bits(mix_bits(mix_bits(mix_bits(p.seed) + step) + p.rank) + p.site);
-  return DropoutMask(key0, mix_bits(key0 + 0x9e3779b9u), u32(p.dropout * 4294967296.0), 1.0 / (1.0 - p.dropout));
+  return DropoutMask(mix_bits(p.maskKey0 + step), mix_bits(p.maskKey1 + step), u32(p.dropout * 4294967296.0), 1.0 / (1.0 - p.dropout));
+}
+fn mask_hash(mask: DropoutMask, index: u32) -> u32 {
+  var x = (index + mask.key0) * 0x7feb352du;
+  x = (x ^ (x >> 16u) ^ mask.key1) * 0x846ca68bu;
+  return (x ^ (x >> 15u)) * 0x21f0aaadu;
 }
 fn dropout_factor(mask: DropoutMask, index: u32) -> f32 {
-  let hash = mix_bits(mix_bits(index + mask.key0) ^ mask.key1);
-  return select(0.0, mask.scale, hash >= mask.threshold);
+  return select(0.0, mask.scale, mask_hash(mask, index) >= mask.threshold);
 }
 `;

@@ -9,11 +9,11 @@ export function setStep(control: View, step: number): void {
   new Uint32Array(control.buffer, control.byteOffset, control.length)[CONTROL.step] = step;
 }
 
-function dropoutCase(name: string, n: number, p: number, step: number, seed = 42): KernelCase {
+function dropoutCase(name: string, n: number, p: number, step: number, maskKey0 = 42): KernelCase {
   return {
     kernel: dropout,
     name: `${name}: ${n}, p ${p}, step ${step}`,
-    params: { n, dropout: p, seed, site: 3, rank: 1 },
+    params: { n, dropout: p, maskKey0, maskKey1: 31 },
     operandElements: [n, CONTROL_ELEMENTS, n],
     fill: (index, view) => {
       if (index === 1) setStep(view, step);
@@ -27,12 +27,12 @@ export const cases: KernelCase[] = [
   dropoutCase('nothing', 0, 0.5, 0),
   dropoutCase('none dropped', 65, 0, 7),
   dropoutCase('a p that float32 rounds', 1009, 0.2, 12345),
-  dropoutCase('nearly all dropped, large seed', 1009, 0.99, 3, 0xffffffff),
+  dropoutCase('nearly all dropped, large key', 1009, 0.99, 3, 0xffffffff),
   ...[1, 0, 65, 1009].map(
     (n): KernelCase => ({
       kernel: dropoutInPlace,
       name: `in place: ${n}`,
-      params: { n, dropout: 0.2, seed: 42, site: 3, rank: 1 },
+      params: { n, dropout: 0.2, maskKey0: 42, maskKey1: 31 },
       operandElements: [n, CONTROL_ELEMENTS],
       fill: (index, view, random) => {
         if (index === 1) setStep(view, 7);

@@ -104,8 +104,8 @@ function gradKernel(drops: boolean): Kernel {
       runLayerNormGrad(views as Float32Array[], params);
       if (!drops) return;
       const [, , , , ds, control, dropped] = views;
-      const { R, D, dropout, seed, site, rank } = params;
-      const mask = dropoutMask(control, dropout, seed, site, rank);
+      const { R, D } = params;
+      const mask = dropoutMask(control, params);
       for (let i = 0; i < R * D; i++) dropped[i] = ds[i] * dropoutFactor(mask, i);
     },
     wgsl: `${drops ? dropoutWgsl : ''}${gradRowWgsl(drops)}

@@ -72,7 +72,8 @@ export function layerNormKernel(name: string, input: NormInput, rounds = false):
       flops: (sums ? 9 : 8) * R * D,
       bytes: 4 * ((sums ? 4 : 2) * R * D + 2 * D + 2 * R),
     }),
-    run(views, { R, D, eps, dropout, seed, site, rank }) {
+    run(views, params) {
+      const { R, D, eps } = params;
       const all = views as Float32Array<ArrayBuffer>[];
       const [first] = all;
       const [y, stats] = all.slice(-2);
@@ -81,7 +82,7 @@ export function layerNormKernel(name: string, input: NormInput, rounds = false):
       if (sums) {
         const residual = all[1];
         of = all[all.length - 3];
-        const mask = drops ? dropoutMask(all[4], dropout, seed, site, rank) : null;
+        const mask = drops ? dropoutMask(all[4], params) : null;
         for (let i = 0; i < R * D; i++)
           of[i] = (mask ? Math.fround(first[i] * dropoutFactor(mask, i)) : first[i]) + residual[i];
         if (rounds) for (let i = 0; i < R * D; i++) of[i] = roundToHalf(of[i]);

@@ -24,7 +24,7 @@ const shapes: readonly (readonly [name: string, R: number, D: number, accumulate
   ['many rows', 301, 68, 1],
 ];
 
-const drop = { dropout: 0.2, seed: 42, site: 3, rank: 1 };
+const drop = { dropout: 0.2, maskKey0: 42, maskKey1: 31 };
 
 /** Uniform numbers, with means and values of 1/σ as rows of such numbers have, so that the gradients do not depend on another kernel's run. */
 function fillStats(statsIndex: number): KernelCase['fill'] {

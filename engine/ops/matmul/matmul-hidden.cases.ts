@@ -23,7 +23,7 @@ export const cases: readonly KernelCase[] = [
     {
       ...into,
       kernel: matmulNTReluDrop,
-      params: { ...into.params, dropout: 0.2, seed: 42, site: 3, rank: 1 },
+      params: { ...into.params, dropout: 0.2, maskKey0: 42, maskKey1: 31 },
       operandElements: [...into.operandElements, CONTROL_ELEMENTS],
       fill: (index, view) => {
         if (index === 4) setStep(view, 7);

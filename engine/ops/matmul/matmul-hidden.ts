@@ -38,8 +38,8 @@ export const matmulNTReluDrop: Kernel = {
   shapeClass: matmulNTBias.shapeClass,
   run([a, b, c, bias, control], params) {
     matmulNTBias.run([a, b, c, bias], { ...params, accumulate: 0, relu: 1 });
-    const { M, N, cOffset, ldc, dropout, seed, site, rank } = params;
-    const mask = dropoutMask(control, dropout, seed, site, rank);
+    const { M, N, cOffset, ldc } = params;
+    const mask = dropoutMask(control, params);
     for (let m = 0; m < M; m++)
       for (let n = 0; n < N; n++) {
         const at = cOffset + m * ldc + n;
