@@ -11,14 +11,20 @@ export interface Bench {
 
 /** Each is a file bench/NAME.ts that exports `run`. */
 const benches: Readonly<Record<string, Bench>> = {
-  optimizer: { about: "Adam's updates with foreach on and off", load: () => import('./optimizer.ts') },
+  optimizer: {
+    about: "Adam's updates with foreach on and off, beside their floor and torch's",
+    load: () => import('./optimizer.ts'),
+  },
   'fresh-clone': { about: 'a clean clone on a bare PATH: npm start to page', load: () => import('./fresh-clone.ts') },
   plan: { about: 'the time to plan the 1.009 B parameter model of the FSDP guide', load: () => import('./plan.ts') },
   'quick-start': {
     about: 'from the click to both runs finished, without the pages',
     load: () => import('./quick-start.ts'),
   },
-  step: { about: 'a training step on one device, and where its time goes', load: () => import('./step.ts') },
+  step: {
+    about: "a training step on one device beside torch's, and where its time goes",
+    load: () => import('./step.ts'),
+  },
   'fabric-table': {
     about: "the table of Fabric's FSDP guide, ours and torch's in turns",
     load: () => import('./fabric-table.ts'),
@@ -28,19 +34,25 @@ const benches: Readonly<Record<string, Bench>> = {
     load: () => import('./slow-link.ts'),
   },
   collectives: {
-    about: 'all-gather, reduce-scatter and all-reduce against what their copies allow',
+    about: 'all-gather, reduce-scatter and all-reduce beside what their copies allow and torch',
     load: () => import('./collectives.ts'),
   },
   checkpoint: {
-    about: 'saving and loading checkpoints, in GB/s beside a plain copy of the same bytes',
+    about: 'saving and loading checkpoints, in GB/s beside plain work on as many bytes and torch',
     load: () => import('./checkpoint.ts'),
   },
   attention: {
     about: 'attention, forward and backward, beside its floor and torch',
     load: () => import('./attention.ts'),
   },
-  matmul: { about: 'matmul variants on the shapes of the FSDP guide', load: () => import('./matmul.ts') },
-  'matmul-half': { about: 'products of halves on tensor cores', load: () => import('./matmul-half.ts') },
+  matmul: {
+    about: 'products of the FSDP guide and large ones, beside their floor and torch',
+    load: () => import('./matmul.ts'),
+  },
+  'matmul-half': {
+    about: 'products of halves on tensor cores, beside their floor and torch',
+    load: () => import('./matmul-half.ts'),
+  },
 };
 
 const [name, ...args] = process.argv.slice(2);

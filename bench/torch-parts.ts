@@ -50,6 +50,8 @@ export function saidIn(line: string, word: 'READY' | 'ANSWER'): unknown {
 
 /** PyTorch in a process of its own, or one a rank, that measures what it is asked for. */
 export class TorchParts {
+  private readonly told = new Set<string>();
+
   private constructor(
     private readonly ranks: readonly Rank[],
     private readonly folder: string,
@@ -89,6 +91,13 @@ export class TorchParts {
     return { ms: ms.map((_, i) => Math.max(...answers.map((each) => each.ms[i]))), how };
   }
 
+  /** Whether this was not told of it before. */
+  isNews(text: string): boolean {
+    if (this.told.has(text)) return false;
+    this.told.add(text);
+    return true;
+  }
+
   /** Drops what was made. */
   async forget(): Promise<void> {
     await this.ask({ ask: 'forget' });
@@ -113,14 +122,23 @@ export async function torchBeside(setting: TorchSetting): Promise<TorchParts | n
   }
 }
 
-/** What torch answers; null without torch, and where it cannot, which a line says. */
+const HOW = {
+  graph: 'on the device, as a graph: without launches',
+  launches: 'on the device, launches included',
+  wall: 'from end to end',
+};
+
+/** What torch answers; null without torch, and where it cannot, which a line says. So does how it measures, the first time. */
 export async function askBeside(
   torch: TorchParts | null,
   question: Parameters<TorchParts['ask']>[0],
 ): Promise<TorchTimes | null> {
   if (!torch) return null;
   try {
-    return await torch.ask(question);
+    const times = await torch.ask(question);
+    if (torch.isNews(`${question.ask} ${times.how}`) && times.how)
+      console.log(`torch's ${question.ask}: ${HOW[times.how]}`);
+    return times;
   } catch (error) {
     console.log(`torch has no ${question.ask}: ${lastLine((error as Error).message)}`);
     return null;
