@@ -437,7 +437,11 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         label: 'On a loss that is not finite',
         input: 'choice',
         choices: [
-          { value: 'stop', label: 'stop', hint: 'the weights stay those of the step before' },
+          {
+            value: 'stop',
+            label: 'stop',
+            hint: 'the weights stay those of the step before; with CPU offload, go on from a checkpoint',
+          },
           { value: 'skip', label: 'skip the step', hint: 'on every rank, and train on' },
         ],
       },

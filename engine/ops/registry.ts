@@ -41,8 +41,10 @@ import { treeSum } from './norm/tree-sum.ts';
 import { adam, adamHalf } from './optimizer/adam.ts';
 import { sgd, sgdHalf } from './optimizer/sgd.ts';
 import { sgdPlain, sgdPlainHalf } from './optimizer/sgd-plain.ts';
+import { stepAdvance } from './optimizer/step-advance.ts';
 import { stepControl } from './optimizer/step-control.ts';
 import { stepControlScaled } from './optimizer/step-control-scaled.ts';
+import { stepNorm } from './optimizer/step-norm.ts';
 import { reluGrad } from './relu-grad/relu-grad.ts';
 import { rmsNorm } from './rms-norm/rms-norm.ts';
 import { rmsNormGrad } from './rms-norm/rms-norm-grad.ts';
@@ -52,6 +54,7 @@ import { rotary } from './rotary/rotary.ts';
 import { reduceTree } from './shard/reduce-tree.ts';
 import { shardPack } from './shard/shard-pack.ts';
 import { shardPackHalf } from './shard/shard-pack-half.ts';
+import { takeShard } from './shard/take-shard.ts';
 import { unshard } from './shard/unshard.ts';
 import { unshardHalf } from './shard/unshard-half.ts';
 import { siluMul } from './silu-mul/silu-mul.ts';
@@ -114,8 +117,10 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       sgdHalf,
       sgdPlain,
       sgdPlainHalf,
+      stepAdvance,
       stepControl,
       stepControlScaled,
+      stepNorm,
       reluGrad,
       rmsNorm,
       rmsNormGrad,
@@ -128,6 +133,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       reduceTree,
       shardPack,
       shardPackHalf,
+      takeShard,
       unshard,
       unshardHalf,
     ] as readonly Kernel[]

@@ -7,7 +7,6 @@ import { withLifetimes } from './lifetimes.ts';
 import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
 import { shardGroup } from './mesh.ts';
-import type { Clipping } from './optimizer-steps.ts';
 import { packingLives } from './packing-lives.ts';
 import { type Precision, precisionOf, withPrecision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
@@ -21,6 +20,7 @@ import { noShard } from './strategies/no-shard.ts';
 import { shardGradOp } from './strategies/shard-grad-op.ts';
 import type { Gather, StrategyPlan } from './strategies/strategy.ts';
 import { type UnitProgram, unitProgram } from './unit-program.ts';
+import type { Clipping } from './updates.ts';
 import { verify } from './verify.ts';
 import { withWaits } from './waits.ts';
 import type { WrapPolicy } from './wrap-policy.ts';
@@ -66,6 +66,8 @@ export interface CompiledRun extends ExecutableRun {
   readonly init: InitPlan;
   /** Hidden layers of large batches are kept for backward, or, where the budget has no room for them, computed again. */
   readonly hidden: 'kept' | 'again';
+  /** Whether units are updated in backward: a step that is not finite may then have spoilt the weights when it is found. */
+  readonly updatesInBackward: boolean;
 }
 
 /** How a rank is filled before its first step. */
@@ -181,7 +183,7 @@ function compileWith(
     return { shape, program, strategy, ...lowered, ...withLifetimes(lowered.draft) };
   };
   const drafted = shapes.map((shape) => draftStep(shape, null));
-  const [{ strategy: trained, draft: first }] = drafted;
+  const [{ strategy: trained, draft: first, updatesInBackward }] = drafted;
   const validates = trainer.validateEvery !== null;
   if (validates) drafted.push(draftStep(shapes[0], { strategy: trained, regions: first.regions }));
   const programs = drafted.map(({ draft, lives, steps }, i) => ({
@@ -217,6 +219,7 @@ function compileWith(
     init: { mode: config.init.mode, device: onDevice ? { uniformOffsetBytes: initSlot } : null },
     slotWaits: 0,
     hidden,
+    updatesInBackward,
     regions: steps[0].schedule.regions,
   };
   return { run, gathers: trained.gathers };

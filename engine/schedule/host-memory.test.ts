@@ -8,13 +8,15 @@ const configOf = (extra: object) => parseConfig({ model: smallModel, ...extra })
 const offload = { devices: 2, strategy: 'fsdp_cpu_offload' };
 
 describe('host memory of a rank', () => {
-  it('is its regions, and with offload each group as gradients and two moments more', () => {
+  it('is its regions, and with offload two moments of each group more, and its gradients where the norm is to be known first', () => {
     const without = compileFirst({ config: { devices: 2, strategy: 'fsdp' } });
     expect(hostBytesOf(without)).toBe(without.regions.reduce((sum, r) => sum + r.bytes, 0));
     const run = compileFirst({ config: offload });
     const shards = run.steps[0].groups.reduce((sum, g) => sum + g.layout.shardElements * 4, 0);
-    // Adam's two moments and the gradients; the parameters are regions.
-    expect(hostBytesOf(run)).toBe(run.regions.reduce((sum, r) => sum + r.bytes, 0) + 3 * shards);
+    // Adam's two moments; the parameters are regions.
+    expect(hostBytesOf(run)).toBe(run.regions.reduce((sum, r) => sum + r.bytes, 0) + 2 * shards);
+    const clipped = compileFirst({ config: { ...offload, trainer: { gradientClipVal: 1 } } });
+    expect(hostBytesOf(clipped)).toBe(hostBytesOf(run) + shards);
     expect(run.regions.reduce((sum, r) => sum + r.bytes, 0)).toBeGreaterThan(shards);
   });
 

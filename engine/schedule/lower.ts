@@ -21,7 +21,8 @@ import {
 import { Draft } from './draft.ts';
 import { NormRows } from './norm-rows.ts';
 import { listStore } from './offload.ts';
-import { type Clipping, listOptimizer } from './optimizer-steps.ts';
+import { OffloadedUpdates } from './offloaded-updates.ts';
+import { listAdvance, listOptimizer, type OptimizerInput } from './optimizer-steps.ts';
 import { refuseTooMany } from './planning-limits.ts';
 import type { FloatType, Precision } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
@@ -30,6 +31,7 @@ import type { Category, Range, Region, StepPhase, Tensor } from './schedule.ts';
 import { type StoredGroup, storeGroups } from './storage.ts';
 import { type Gather, type StrategyPlan, visitsOf } from './strategies/strategy.ts';
 import type { UnitProgram, Visit } from './unit-program.ts';
+import type { Clipping } from './updates.ts';
 
 export interface LowerInput {
   readonly program: UnitProgram;
@@ -61,6 +63,8 @@ export interface Lowered {
   readonly draft: Draft;
   readonly groups: readonly StoredGroup[];
   readonly control: Tensor;
+  /** Whether units are updated in backward, before the norm is known. */
+  readonly updatesInBackward: boolean;
 }
 
 /**
@@ -74,16 +78,22 @@ export function lower(input: LowerInput): Lowered {
   const slots = stagingSlots(training?.strategy ?? strategy);
   const draft = new Draft(input.rank, input.world, input.profile, training?.regions, slots);
   const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
-  const hostGathers = input.cpuOffload ? gathersOf : null;
-  const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, hostGathers, input.precision);
+  const inBackward = updatesInBackward(input, training?.strategy ?? strategy);
+  const offload = input.cpuOffload ? { gathersOf, keepsGradients: !inBackward } : null;
+  const groups = storeGroups(draft, program.model, strategy, optimizer, input.linkGBps, offload, input.precision);
   const control = draft.state('control', CONTROL_ELEMENTS * 4, 'workspace');
   const rows = new NormRows(draft, program.model, strategy.mesh, groups, input.precision.kept);
-  const body = new Body(input, draft, groups, control, rows);
+  const updates =
+    input.cpuOffload && !training
+      ? new OffloadedUpdates({ ...input, ...updatesOf(input, inBackward), draft, groups, control })
+      : null;
+  const offloaded = updates && { updates, inBackward };
+  const body = new Body(input, draft, groups, control, rows, offloaded);
   body.list();
-  if (!training) listOptimizer({ ...input, draft, groups, control, reduced: body.reduced, rows: body.rows });
+  if (!training) listOptimizer({ ...input, draft, groups, control, rows, offloaded, reduced: body.reduced });
   listReport(draft, control, readStagingBytes(draft, groups));
   refuseTooMany('parts in its schedule', draft.steps.length);
-  return { draft, groups, control };
+  return { draft, groups, control, updatesInBackward: inBackward };
 }
 
 /** Where units stay gathered from forward to backward a step is at its fullest, and two slots have to do. */
@@ -94,6 +104,38 @@ function stagingSlots({ gathers }: StrategyPlan): number {
 /** How often a step gathers a group. */
 function gathersIn({ gathers }: StrategyPlan, group: number): number {
   return gathers.filter((g) => g.groups.includes(group)).length;
+}
+
+/**
+ * With offload: whether each unit is updated as soon as its gradients are reduced. So where nothing has to be known of all
+ * gradients first, and no gather of a unit comes after its reduction, which would read what the update has written.
+ */
+function updatesInBackward(input: LowerInput, { groups, gathers }: StrategyPlan): boolean {
+  if (!input.cpuOffload || !input.stopOnNonFinite) return false;
+  if (input.clipping.maxNorm !== null || input.precision.scalesLoss) return false;
+  return groups.every(({ reduceAfterVisits }, index) => {
+    const reduced = reduceAfterVisits.at(-1);
+    if (reduced === undefined) return true;
+    const before = ({ issueBeforeVisit, afterReductions }: Gather) =>
+      issueBeforeVisit <= reduced || (issueBeforeVisit === reduced + 1 && !afterReductions);
+    return gathers.every((g) => !g.groups.includes(index) || before(g));
+  });
+}
+
+/** The order of the updates of what is kept on the host, and which of them find their parameters on the device. */
+function updatesOf({ program, strategy, precision }: LowerInput, inBackward: boolean) {
+  const { groups, gathers } = strategy;
+  const order = groups.map((_, index) => index).filter((index) => groups[index].trainable);
+  if (!inBackward) return { order, keepsParameters: () => false };
+  const reducedAfter = (index: number) => groups[index].reduceAfterVisits.at(-1)!;
+  order.sort((a, b) => reducedAfter(a) - reducedAfter(b) || a - b);
+  const keepsParameters = (index: number) => {
+    const last = gathers.findLast((g) => g.groups.includes(index));
+    if (!last || precision.kept === 'f16') return false;
+    const use = visitsOf(program, groups[index].parameters, 'parameter').findLast((v) => v <= last.lastVisit);
+    return use !== undefined && program.visits[use].phase === 'backward';
+  };
+  return { order, keepsParameters };
 }
 
 /** Most that a rank without peers reads of its state at once: a save then runs at the speed of copies, not of round trips. */
@@ -151,13 +193,17 @@ class Body {
   private readonly uses: (readonly number[])[] = [];
   private readonly place = new Map<string, { group: number; segment: ShardSegment }>();
   private lastComputeStep = 0;
+  /** Groups whose gradients are reduced and that are not updated yet, where updates run in backward. */
+  private readonly toUpdate: number[] = [];
+  private hasAdvanced = false;
 
   constructor(
     private readonly input: LowerInput,
     private readonly draft: Draft,
     private readonly groups: readonly StoredGroup[],
-    control: Tensor,
-    readonly rows: NormRows,
+    private readonly control: Tensor,
+    private readonly rows: NormRows,
+    private readonly offloaded: OptimizerInput['offloaded'],
   ) {
     this.tensors.set(input.program.control.id, control);
     this.current = groups.map((g) => draft.whole(g.parameters));
@@ -173,12 +219,28 @@ class Body {
     this.listShardPublications();
     visits.forEach((visit, v) => {
       this.listGathers(v, false);
+      const before = this.toUpdate.length;
       this.listReductions(v - 1);
+      // What peers are asked for only now is not waited for before the next unit is computed.
+      this.listUpdates(this.draft.world > 1 ? before : this.toUpdate.length, 'backward');
       this.listGathers(v, true);
       this.listVisit(visit, v);
     });
     this.listReductions(visits.length - 1);
     flushAllReduces(this.draft);
+    this.listUpdates(this.toUpdate.length, 'optimizer');
+  }
+
+  /** Updates the first `count` groups whose gradients are reduced: row sums for the norm, then a window at a time. */
+  private listUpdates(count: number, phase: StepPhase): void {
+    const { draft, input, control, offloaded } = this;
+    for (const index of this.toUpdate.splice(0, count)) {
+      if (!this.hasAdvanced) listAdvance({ ...input, draft, control });
+      this.hasAdvanced = true;
+      const gradients = this.reduced[index]!;
+      this.rows.listLocal(index, gradients, draft.nextVisit(), phase);
+      offloaded!.updates.list(index, gradients, phase);
+    }
   }
 
   private listFeed(): void {
@@ -294,15 +356,19 @@ class Body {
       });
     const number = this.draft.nextVisit();
     const ending = open.flatMap(({ g, index }) => this.endingsOf(g, index, visit, v));
+    const end = (e: Ending) => {
+      this.listKept(e, visit, number);
+      if (e.releases.length > 0) this.listFree(e, visit, number);
+    };
     const copies = this.halfCopies(visit);
     visit.calls.forEach((call, position) => {
       for (const copy of copies) if (copy.before === position) this.listHalfCopy(copy, visit, v, number);
       this.listCall(call, visit, number);
       for (const { g, index } of open) if (g.firstVisit === v) this.firstUses[index] ??= this.lastComputeStep;
-      for (const end of ending) if (end.after === position) this.listFree(end, visit, number);
+      for (const e of ending) if (e.after === position) end(e);
     });
     // Kept to the end of a pass whose last visit does not use them.
-    for (const end of ending) if (end.after < 0) this.listFree(end, visit, number);
+    for (const e of ending) if (e.after < 0) end(e);
   }
 
   /** What a visit uses as halves and the rank has as whole groups in float32: in each group, from the first to the last. */
@@ -391,6 +457,21 @@ class Body {
     });
   }
 
+  /** Where updates run in backward: what they take of the last gathering of a unit. What they need whole stays. */
+  private listKept({ index, releases }: Ending, { phase }: Visit, visit: number): void {
+    const { offloaded, groups, gathered } = this;
+    if (!offloaded) return;
+    const { gathers } = this.input.strategy;
+    gathers[index].groups.forEach((group, i) => {
+      const tensor = gathered[index][i];
+      const place = releases.indexOf(tensor.id);
+      const isLast = gathers.findLastIndex((g) => g.groups.includes(group)) === index;
+      if (place < 0 || !isLast) return;
+      const unit = groups[group].group.name;
+      if (offloaded.updates.listKept(group, tensor, { visit, unit, phase })) releases.splice(place, 1);
+    });
+  }
+
   private listFree({ index, group, releases }: Ending, { phase }: Visit, visit: number): void {
     const unit = this.groups[group].group.name;
     const action = { type: 'free' } as const;
@@ -464,7 +545,8 @@ class Body {
   private listReduced(index: number, full: Range): void {
     this.reduced[index] = this.draft.tensors[full.tensor];
     if (this.input.precision.kept === 'f16') this.listHalfGradients(index, full);
-    this.listHostGradients(index);
+    if (this.offloaded?.inBackward) this.toUpdate.push(index);
+    else this.listHostGradients(index);
   }
 
   /** The reduced gradients as they are kept until the optimizer. */

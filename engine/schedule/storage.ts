@@ -24,12 +24,17 @@ export interface StoredGroup {
   readonly shards: Sharding | null;
   /** How gradients travel between the rows; null when there is one row. */
   readonly replicas: Sharding | null;
-  /** With offload, where the reduced gradients are kept until the optimizer; parameters and state are on the host too. */
+  /** With offload, where the reduced gradients are kept if the update has to wait; parameters and state are on the host too. */
   readonly hostGradients: Tensor | null;
 }
 
-/** How often a step gathers a group, for ranks that keep it on the host; 0 without offload. */
-export type HostGathers = (group: number) => number;
+/** What is kept on the host, and why. */
+export interface Offload {
+  /** How often a step gathers a group. */
+  readonly gathersOf: (group: number) => number;
+  /** Whether gradients go to the host too, until all are known. */
+  readonly keepsGradients: boolean;
+}
 
 /**
  * First row of each trained parameter in the one order of all rows by which a norm is added: state_dict order. A frozen
@@ -69,7 +74,7 @@ export function storeGroups(
   { mesh, groups }: Pick<StrategyPlan, 'mesh' | 'groups'>,
   optimizer: OptimizerConfig,
   linkGBps: number | null,
-  hostGathers: HostGathers | null,
+  offload: Offload | null,
   { kept, used }: Precision,
 ): StoredGroup[] {
   const shapes = new Map(model.parameters.map((p) => [p.name, p.shape]));
@@ -87,10 +92,10 @@ export function storeGroups(
       mesh.shard > 1 ? shardLayout(parameters, mesh.shard, travelAlign, align) : shardLayout(parameters, 1, align);
     const bytes = layout.shardElements * dtypeBytes[kept];
     const table = constantTable(draft, `table ${group.name}`, layout);
-    const isSharded = mesh.shard > 1 || hostGathers !== null;
+    const isSharded = mesh.shard > 1 || offload !== null;
     const shards = isSharded ? shardingOf(layout, table, shardGroup(mesh, draft.rank)) : null;
     const keep = (name: string, category: 'parameters' | 'optimizer' | 'gradients', region?: number) => {
-      if (!hostGathers) return draft.state(name, bytes, category, kept);
+      if (!offload) return draft.state(name, bytes, category, kept);
       if (region !== undefined) return draft.host(name, bytes, category, kept, { region });
       // What is frozen is never kept again.
       if (!group.trainable) return draft.host(name, bytes, category, kept);
@@ -98,8 +103,8 @@ export function storeGroups(
       return draft.host(name, bytes, category, kept, mappedParts > MOST_MAPPED_PARTS ? {} : { mapped: true });
     };
     const region =
-      hostGathers && shards && shards.group.ranks.length > 1
-        ? hostShardRegion(draft, `shard ${group.name}`, shards, hostGathers(index), kept)
+      offload && shards && shards.group.ranks.length > 1
+        ? hostShardRegion(draft, `shard ${group.name}`, shards, offload.gathersOf(index), kept)
         : undefined;
     const names = group.trainable ? optimizerStateNames(optimizer) : [];
     return {
@@ -110,7 +115,7 @@ export function storeGroups(
       table,
       shards,
       replicas: group.trainable ? replicasOf(draft, mesh, group, layout, linkGBps) : null,
-      hostGradients: hostGathers && group.trainable ? keep(`gradients ${group.name}`, 'gradients') : null,
+      hostGradients: offload?.keepsGradients && group.trainable ? keep(`gradients ${group.name}`, 'gradients') : null,
     };
   });
 }

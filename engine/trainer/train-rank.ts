@@ -251,11 +251,14 @@ class RankTraining {
       return;
     }
     if (!finite && config.trainer.onNonFinite === 'skip') say(`step ${step} is not finite: it was skipped`);
+    const left = run.updatesInBackward
+      ? 'with strategy.cpuOffload its updates had begun, so go on from a checkpoint, or set trainer.onNonFinite to skip'
+      : 'the weights are those of the step before';
     if (outcome.halted || (!finite && config.trainer.onNonFinite === 'stop'))
       throw new StudioError(
         'non-finite',
-        `step ${step} is not finite (loss ${outcome.lossMean}, gradient norm ${outcome.gradNorm}); the weights are those ` +
-          'of the step before. Lower optimizer.lr, or look at the data of this step',
+        `step ${step} is not finite (loss ${outcome.lossMean}, gradient norm ${outcome.gradNorm}); ${left}. ` +
+          'Lower optimizer.lr, or look at the data of this step',
         { rank: run.rank, step },
       );
   }

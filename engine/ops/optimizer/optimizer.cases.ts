@@ -4,8 +4,10 @@ import type { KernelCase } from '../kernel-case.ts';
 import { adam, adamHalf } from './adam.ts';
 import { sgd, sgdHalf } from './sgd.ts';
 import { sgdPlain, sgdPlainHalf } from './sgd-plain.ts';
+import { stepAdvance } from './step-advance.ts';
 import { stepControl } from './step-control.ts';
 import { stepControlScaled } from './step-control-scaled.ts';
+import { stepNorm } from './step-norm.ts';
 
 /** Parameters of an update of everything, nothing clipped, at the control tensor's own rate. */
 export const plainUpdate = { offset: 0, lr: 1, clipValue: 0 };
@@ -92,6 +94,17 @@ function scaledCase(name: string, sumSquares: number, settings: Settings, maxNor
   return { ...controlCase(name, sumSquares, 9, 0, scaled, maxNorm), kernel: stepControlScaled };
 }
 
+function advanceCase(name: string, settings: Settings = {}): KernelCase {
+  const { fill, tolerance } = controlCase(name, 0, 9, 1, settings);
+  const operandElements = [CONTROL_ELEMENTS, 18];
+  return { kernel: stepAdvance, name, params: { entries: 9 }, operandElements, fill, tolerance };
+}
+
+function normCase(name: string, sumSquares: number): KernelCase {
+  const { fill, tolerance } = controlCase(name, sumSquares, 9, 1);
+  return { kernel: stepNorm, name, params: {}, operandElements: [CONTROL_ELEMENTS, 1], fill, tolerance };
+}
+
 const momentum = { momentum: 0.9, weightDecay: 0, nesterov: 0, ...plainUpdate };
 const plain = { weightDecay: 0, ...plainUpdate };
 
@@ -140,4 +153,12 @@ export const cases: KernelCase[] = [
   controlCase('halted before', 1, 9, 1, { halted: 1 }),
   controlCase('norm above the largest', 25, 9, 1, {}, 2),
   controlCase('norm below the largest', 1, 9, 1, {}, 2),
+  advanceCase('an ordinary step'),
+  advanceCase('beyond the table', { t: 70 }),
+  advanceCase('a loss that is no number', { loss: Number.NaN }),
+  advanceCase('a loss without end', { loss: Number.POSITIVE_INFINITY }),
+  advanceCase('halted before', { halted: 1 }),
+  normCase('an ordinary step', 4.5),
+  normCase('gradients overflow', Number.POSITIVE_INFINITY),
+  normCase('gradients are not numbers', Number.NaN),
 ];

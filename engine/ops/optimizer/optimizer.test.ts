@@ -5,7 +5,9 @@ import { adam } from './adam.ts';
 import { adamParams, controlWith, plainUpdate } from './optimizer.cases.ts';
 import { sgd } from './sgd.ts';
 import { sgdPlain } from './sgd-plain.ts';
+import { stepAdvance } from './step-advance.ts';
 import { stepControl } from './step-control.ts';
+import { stepNorm } from './step-norm.ts';
 
 const n = 7;
 const lr = 0.01;
@@ -140,5 +142,35 @@ describe('step-control', () => {
   test('after a halt nothing is counted any more', () => {
     const read = step(controlWith({ t: 1, halted: 1 }), 1);
     expect([read('foundInf'), read('halted'), read('t')]).toEqual([0, 1, 1]);
+  });
+});
+
+describe('step-advance, and step-norm at the end', () => {
+  const corrections = Float32Array.of(0, 0, 0.5, 0.25, 0.75, 0.125);
+  const step = (control: Float32Array<ArrayBuffer>, squares: number) => {
+    stepAdvance.run([control, corrections], { entries: 3 });
+    const opened = control.slice();
+    stepNorm.run([control, Float32Array.of(squares)], {});
+    return { opened, ended: control };
+  };
+
+  test('leave control as step-control does where nothing is clipped', () => {
+    for (const t of [0, 1, 5]) {
+      const whole = controlWith({ t });
+      stepControl.run([whole, Float32Array.of(9), corrections], { entries: 3, stopOnNonFinite: 1, maxNorm: 0 });
+      expect(step(controlWith({ t, clip: 0.5, foundInf: 1 }), 9).ended).toEqual(whole);
+    }
+  });
+
+  test('a loss that is not finite halts the run before anything is updated', () => {
+    const { opened } = step(controlWith({ loss: Number.NaN, t: 1 }), 1);
+    expect([opened[CONTROL.halted], opened[CONTROL.foundInf], opened[CONTROL.t]]).toEqual([1, 1, 1]);
+  });
+
+  test('gradients that are not finite halt it at the end, and nothing is counted any more', () => {
+    const { ended } = step(controlWith({ t: 1 }), Number.NaN);
+    expect([ended[CONTROL.halted], ended[CONTROL.foundInf], ended[CONTROL.t]]).toEqual([1, 1, 2]);
+    expect(ended[CONTROL.gradNorm]).toBeNaN();
+    expect(step(ended, 1).ended[CONTROL.t]).toBe(2);
   });
 });

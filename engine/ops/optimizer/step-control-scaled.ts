@@ -1,6 +1,7 @@
 import { CONTROL } from '../control.ts';
 import { isFiniteWgsl } from '../finite.ts';
 import type { Kernel } from '../kernel.ts';
+import { advance, advanceWgsl } from './advance.ts';
 import { LOSS_SCALE } from './loss-scale.ts';
 import { stepControl } from './step-control.ts';
 
@@ -32,13 +33,9 @@ export const stepControlScaled: Kernel = {
     const good = control[CONTROL.goodSteps] + 1;
     control[CONTROL.goodSteps] = good === LOSS_SCALE.growthInterval ? 0 : good;
     if (good === LOSS_SCALE.growthInterval) control[CONTROL.lossScale] = scale * LOSS_SCALE.growth;
-    const t = control[CONTROL.t] + 1;
-    control[CONTROL.t] = t;
-    const row = Math.min(t, entries - 1);
-    control[CONTROL.biasCorrection1] = corrections[2 * row];
-    control[CONTROL.sqrtBiasCorrection2] = corrections[2 * row + 1];
+    advance(control, corrections, entries);
   },
-  wgsl: `${isFiniteWgsl}
+  wgsl: `${isFiniteWgsl}${advanceWgsl}
 fn kernel(i: u32) {
   let squares = sumSquares[0];
   let scale = control[${CONTROL.lossScale}];
@@ -61,11 +58,7 @@ fn kernel(i: u32) {
     good = 0.0;
   }
   control[${CONTROL.goodSteps}] = good;
-  let t = control[${CONTROL.t}] + 1.0;
-  control[${CONTROL.t}] = t;
-  let row = min(u32(t), p.entries - 1u);
-  control[${CONTROL.biasCorrection1}] = corrections[2u * row];
-  control[${CONTROL.sqrtBiasCorrection2}] = corrections[2u * row + 1u];
+  advance();
 }
 `,
 };

@@ -1,6 +1,7 @@
 import { CONTROL } from '../control.ts';
 import { isFiniteWgsl } from '../finite.ts';
 import type { Kernel } from '../kernel.ts';
+import { advance, advanceWgsl } from './advance.ts';
 
 /**
  * Decides an optimizer step on the device. gradNorm = √sumSquares[0]; foundInf = 1 if that is not finite, and halted stays 1
@@ -34,13 +35,9 @@ export const stepControl: Kernel = {
     if (found || control[CONTROL.halted] !== 0) return;
     const most = Math.fround(maxNorm);
     control[CONTROL.clip] = most > 0 ? Math.min(1, most / (control[CONTROL.gradNorm] + 1e-6)) : 1;
-    const t = control[CONTROL.t] + 1;
-    control[CONTROL.t] = t;
-    const row = Math.min(t, entries - 1);
-    control[CONTROL.biasCorrection1] = corrections[2 * row];
-    control[CONTROL.sqrtBiasCorrection2] = corrections[2 * row + 1];
+    advance(control, corrections, entries);
   },
-  wgsl: `${isFiniteWgsl}
+  wgsl: `${isFiniteWgsl}${advanceWgsl}
 fn kernel(i: u32) {
   let squares = sumSquares[0];
   let normIsFinite = isFinite(squares);
@@ -53,11 +50,7 @@ fn kernel(i: u32) {
   if (p.maxNorm > 0.0) {
     control[${CONTROL.clip}] = min(1.0, p.maxNorm / (control[${CONTROL.gradNorm}] + 1e-6));
   }
-  let t = control[${CONTROL.t}] + 1.0;
-  control[${CONTROL.t}] = t;
-  let row = min(u32(t), p.entries - 1u);
-  control[${CONTROL.biasCorrection1}] = corrections[2u * row];
-  control[${CONTROL.sqrtBiasCorrection2}] = corrections[2u * row + 1u];
+  advance();
 }
 `,
 };

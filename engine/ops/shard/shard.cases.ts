@@ -4,6 +4,7 @@ import { type ShardLayout, type ShardParameter, shardLayout, shardTable } from '
 import { reduceTree } from './reduce-tree.ts';
 import { shardPack } from './shard-pack.ts';
 import { shardPackHalf } from './shard-pack-half.ts';
+import { takeShard } from './take-shard.ts';
 import { unshard } from './unshard.ts';
 import { unshardHalf } from './unshard-half.ts';
 
@@ -51,6 +52,13 @@ function shardCases(name: string, parameters: readonly ShardParameter[], world: 
         kernel: shardPack,
         params: { ...range, self, ranks: world - 1 },
         operandElements: [table, fullElements, (world - 1) * count],
+        tolerance: 0,
+      },
+      {
+        ...common,
+        kernel: takeShard,
+        params: { ...range, rank: self },
+        operandElements: [table, fullElements, count],
         tolerance: 0,
       },
       {
