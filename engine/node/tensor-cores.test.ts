@@ -6,7 +6,7 @@ import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
-import { matmulNNGated } from '../ops/matmul/matmul-hidden.ts';
+import { matmulNNGated, matmulNTReluDrop } from '../ops/matmul/matmul-hidden.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import { dispatches } from '../schedule/schedule.ts';
@@ -31,6 +31,9 @@ const PARAMS: Params = {
   biasOffset: 0,
   relu: 0,
   scale: 1,
+  dropout: 0.2,
+  maskKey0: 7,
+  maskKey1: 1,
 };
 
 const products: readonly (readonly [Kernel, readonly string[]])[] = [
@@ -47,6 +50,8 @@ const products: readonly (readonly [Kernel, readonly string[]])[] = [
   [matmulNTBias, ['a', 'b', 'bias', 'c']],
   [matmulNT, ['a', 'b', 'c']],
   [matmulNN, ['b', 'c']],
+  [matmulNTReluDrop, ['a', 'b', 'bias']],
+  [matmulNTReluDrop, ['a', 'b', 'bias', 'c']],
   [matmulNNGated, ['b', 'hidden']],
   [matmulNNGated, ['a', 'b', 'c', 'hidden']],
 ];
@@ -91,7 +96,7 @@ test('an adapter whose subgroups are not 32 wide, or that has no such matrices, 
 
 describe('16-mixed with products of halves, in the interpreter', () => {
   const place: Place = { ...interpreterPlace, profile: { ...interpreterPlace.profile, tensorCores: true } };
-  const model = { kind: 'demo-transformer', vocabSize: 97, ninp: 128, nhead: 8, nhid: 128, nlayers: 1 };
+  const model = { kind: 'demo-transformer', vocabSize: 97, ninp: 128, nhead: 8, nhid: 128, nlayers: 1, dropout: 0.1 };
   const shape = { batch: 2, tokens: 64 };
   const batch = (step: number, rank: number) => {
     const input = Array.from({ length: 128 }, (_, i) => (i * i + 7 * i + 31 * (step % 2) + 11 * rank) % 97);
@@ -113,14 +118,14 @@ describe('16-mixed with products of halves, in the interpreter', () => {
     const names = new Set(
       mixed.runs[0].steps[0].schedule.steps.flatMap((s) => dispatches(s.action).map((d) => d.kernel.name)),
     );
-    for (const name of ['matmul-nt-bias', 'matmul-nn', 'matmul-nn-gated', 'matmul-tn'])
+    for (const name of ['matmul-nt-bias', 'matmul-nt-relu-drop', 'matmul-nn', 'matmul-nn-gated', 'matmul-tn'])
       expect(
         [...names].some((n) => n.startsWith(`${name}, half`) && n.endsWith('tensor cores')),
         name,
       ).toBe(true);
-    // What these make is halves as they make it, and nothing is left of the gate.
-    expect(names).toContain('layer-norm-residual-half, half bias, residual, weight, x, to half sum, y');
-    expect([...names].filter((n) => n.startsWith('relu-grad'))).toEqual([]);
+    // What these make is halves as they make it, and nothing is left of the gate and of the hidden layer's dropout.
+    expect(names).toContain('layer-norm-drop-residual-half, half bias, residual, weight, x, to half sum, y');
+    expect([...names].filter((n) => /^(relu-grad|dropout-in-place)/.test(n))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);
     expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);
     mixed.outcomes.forEach(([{ lossMean }], step) => {

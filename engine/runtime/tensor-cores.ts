@@ -8,7 +8,7 @@ import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, type View, writeParams } from '../ops/kernel.ts';
 import { seededRandom } from '../ops/kernel-case.ts';
 import { matmulNN, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
-import { matmulNNGated } from '../ops/matmul/matmul-hidden.ts';
+import { matmulNNGated, matmulNTReluDrop } from '../ops/matmul/matmul-hidden.ts';
 import type { OpenDevice } from './device.ts';
 import { readMapped } from './staging.ts';
 
@@ -103,7 +103,7 @@ function productTrials(): Trial[] {
   const trial = (kernel: Kernel, halves: readonly string[]): Trial => {
     const random = seededRandom(7);
     const tn = kernel === matmulTN;
-    const strides = { lda: tn ? M : K, ldb: kernel === matmulNTBias ? K : N, ldc: N };
+    const strides = { lda: tn ? M : K, ldb: kernel === matmulNTBias || kernel === matmulNTReluDrop ? K : N, ldc: N };
     const a = uniform(M * K, 0.25, 1.25, random);
     for (let k = 0; k < K; k++) {
       a[tn ? k * M : k] *= 2 ** -22;
@@ -111,7 +111,8 @@ function productTrials(): Trial[] {
     }
     a[tn ? 5 * M + 2 : 2 * K + 5] = 1e6;
     const offsets = { aOffset: 0, bOffset: 0, cOffset: 0, biasOffset: 0 };
-    const params = { M, N, K, ...strides, ...offsets, accumulate: 0, relu: 0, scale: 1.25 };
+    const drop = { dropout: 0.2, maskKey0: 7, maskKey1: 1 };
+    const params = { M, N, K, ...strides, ...offsets, accumulate: 0, relu: 0, scale: 1.25, ...drop };
     return {
       name: kernel.name,
       kernel: onTensorCores(kernel, halves, params),
@@ -122,12 +123,14 @@ function productTrials(): Trial[] {
         c: new Float32Array(M * N),
         bias: uniform(N, 0, 1e-3, random),
         hidden: uniform(M * N, -1, 1, random),
+        control: new Float32Array(CONTROL_ELEMENTS),
       },
     };
   };
   return [
     trial(matmulNTBias, ['a', 'b', 'bias']),
     trial(matmulNTBias, ['a', 'b', 'bias', 'c']),
+    trial(matmulNTReluDrop, ['a', 'b', 'bias', 'c']),
     trial(matmulNN, ['b']),
     trial(matmulNNGated, ['b', 'hidden', 'c']),
     trial(matmulTN, ['b']),

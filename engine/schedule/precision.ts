@@ -21,7 +21,7 @@ import {
   layerNormResidualHalf,
 } from '../ops/layer-norm/layer-norm-residual.ts';
 import { rmsNormResidual, rmsNormResidualHalf } from '../ops/rms-norm/rms-norm-residual.ts';
-import { withGatedProducts } from './gated-products.ts';
+import { withHiddenProducts } from './hidden-products.ts';
 import type { UnitProgram } from './unit-program.ts';
 
 /** A type in which floats are stored. Arithmetic is float32 whatever they are stored as. */
@@ -57,7 +57,7 @@ export function precisionOf(name: ExperimentConfig['precision']): Precision {
  */
 export function withPrecision(program: UnitProgram, precision: Precision, tensorCores: boolean): UnitProgram {
   if (precision.used !== 'f16') return program;
-  return new HalfPass(tensorCores ? withGatedProducts(program) : program, precision, tensorCores).run();
+  return new HalfPass(tensorCores ? withHiddenProducts(program) : program, precision, tensorCores).run();
 }
 
 /**

@@ -1,6 +1,6 @@
 import type { Kernel, Params, TiledVariant, View } from '../kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../matmul/matmul.ts';
-import { matmulNNGated } from '../matmul/matmul-hidden.ts';
+import { matmulNNGated, matmulNTReluDrop } from '../matmul/matmul-hidden.ts';
 import { matrixVariants } from '../matmul/matmul-matrix.ts';
 import type { MatmulLayout } from '../matmul/matmul-wgsl.ts';
 import { packHalves, unpackHalves } from './half.ts';
@@ -10,6 +10,7 @@ import { withHalves } from './with-halves.ts';
 const layouts: ReadonlyMap<Kernel, MatmulLayout> = new Map([
   [matmulNT, 'nt'],
   [matmulNTBias, 'nt'],
+  [matmulNTReluDrop, 'nt'],
   [matmulNN, 'nn'],
   [matmulNNBias, 'nn'],
   [matmulNNGated, 'nn'],
@@ -42,7 +43,7 @@ function variantsOf(kernel: Kernel, layout: MatmulLayout, halves: readonly strin
   // Neither a bias nor a gate has a place as float32.
   if ((bias && !halves.includes('bias')) || (gate && !halves.includes('hidden'))) return [];
   const type = (name: string) => (halves.includes(name) ? 'f16' : 'f32');
-  return matrixVariants(layout, { a: type('a'), b: type('b'), c: type('c'), bias, gate });
+  return matrixVariants(layout, { a: type('a'), b: type('b'), c: type('c'), bias, gate, drop: has('control') });
 }
 
 function withVariants(kernel: Kernel, halves: readonly string[], variants: readonly TiledVariant[]): Kernel {

@@ -1,3 +1,4 @@
+import { dropoutWgsl } from '../dropout/dropout-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
 import type { MatmulLayout } from './matmul-wgsl.ts';
 
@@ -31,6 +32,8 @@ export interface MatrixOperands {
   readonly bias: boolean;
   /** Whether each result is a gradient that passes where `hidden`, halves laid out as c, is above 0. */
   readonly gate?: boolean;
+  /** With a bias: whether each result goes through ReLU and dropout. */
+  readonly drop?: boolean;
 }
 
 /** Extensions, and the rule that a subgroup's work be told from subgroup_id: `local.y` is it for a workgroup 32 threads wide. */
@@ -66,7 +69,7 @@ export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): 
  * in workgroup memory, as torch.autocast rounds them; the next tile is fetched into registers meanwhile. Each subgroup holds
  * its outputs in 16x16 accumulators, each a variable of its own (an array of them is ten times slower on an H200). The bias
  * is one more term of the sums, with 1 as its other factor. Whole float32 tiles are stored as they are; those that cross an
- * edge, those with relu or a gate, those of several slices and halves, through workgroup memory.
+ * edge, those with relu, dropout or a gate, those of several slices and halves, through workgroup memory.
  */
 export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, shape: MatrixShape): TiledVariant {
   const { M, N, K, rows, columns, slices } = shape;
@@ -99,8 +102,8 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
     ${b.fetch}`;
   const stage = `${a.stage}
     ${b.stage}`;
-  const { c, bias, gate = false } = operands;
-  const wholeStores = slices === 1 && c === 'f32' && !gate;
+  const { c, bias, gate = false, drop = false } = operands;
+  const wholeStores = slices === 1 && c === 'f32' && !gate && !drop;
   return {
     name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}`,
     directives: DIRECTIVES,
@@ -117,7 +120,7 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
     wgsl: `
 ${a.declare}
 ${b.declare}
-${finishWgsl(operands, shape)}
+${drop ? dropoutWgsl : ''}${finishWgsl(operands, shape)}
 ${a.wgsl}
 ${b.wgsl}
 ${bias ? BIAS_WGSL : ''}
@@ -131,6 +134,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let terms0 = slice * ${K / slices}u;
   ${sums.map(({ name }) => `var ${name}: subgroup_matrix_result<f32, ${TILE}, ${TILE}>;`).join('\n  ')}
   ${a.registers} ${b.registers}
+  ${drop ? 'let mask = dropout_mask();' : ''}
   ${
     wholeStores
       ? `let whole = m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${bias ? ' && p.relu == 0u' : ''};
@@ -183,7 +187,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
         column,
       }) => `subgroupMatrixStore<row_major>(&results, local.y * ${RESULT_QUADS}u, ${name}, ${RESULT_ROW}u);
   workgroupBarrier();
-  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, block * ${RESULT_QUADS}u, slice * ${LANES}u + local.x);
+  finish(m0 + rows0 + ${row}u, n0 + columns0 + ${column}u, block * ${RESULT_QUADS}u, slice * ${LANES}u + local.x${drop ? ', mask' : ''});
   workgroupBarrier();`,
     )
     .join('\n  ')}
@@ -201,7 +205,7 @@ const RESULT_QUADS = TILE * RESULT_ROW;
  * a time as halves.
  */
 function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: MatrixShape): string {
-  const { c, bias, gate = false } = operands;
+  const { c, bias, gate = false, drop = false } = operands;
   const blocks = (M / rows) * (N / columns);
   const half = c === 'f16';
   const width = half ? UNIT : 1;
@@ -210,8 +214,15 @@ function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: M
     range(slices)
       .map((slice) => `results[held + ${slice * blocks * RESULT_QUADS}u + ${at}]${component}`)
       .join(' + ');
-  const relu = (value: string, zero: string) =>
-    bias ? `if (p.relu != 0u) { ${value} = select(${value}, ${zero}, ${value} < ${zero}); }` : '';
+  const relu = (value: string, zero: string) => {
+    const through = `${value} = select(${value}, ${zero}, ${value} < ${zero});`;
+    if (drop) return through;
+    return bias ? `if (p.relu != 0u) { ${through} }` : '';
+  };
+  const factors = (shift: number) =>
+    `vec4f(${range(4)
+      .map((i) => `dropout_factor(mask, at + ${shift + i}u)`)
+      .join(', ')})`;
   const body = half
     ? `let quad = e / ${perRow}u * ${RESULT_ROW}u + e % ${perRow}u * 2u;
       var low = ${summed('quad', '')};
@@ -224,9 +235,10 @@ function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: M
       high = select(high * p.scale, vec4f(), vec4f(bitcast<vec4<f16>>(gate.zw)) <= vec4f());`
           : ''
       }
+      ${drop ? `low *= ${factors(0)}; high *= ${factors(4)};` : ''}
       c[at / ${UNIT}u] = octet(low, high);`
     : `var value = ${summed(`e / ${TILE}u * ${RESULT_ROW}u + e % ${TILE}u / 4u`, '[e % 4u]')};
-      ${gate ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
+      ${gate || drop ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
       ${relu('value', '0.0')}
       ${
         gate
@@ -234,12 +246,13 @@ function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: M
       value = select(value * p.scale, 0.0, unpack2x16float(gate[at / 2u % 4u])[at % 2u] <= 0.0);`
           : ''
       }
+      ${drop ? 'value *= dropout_factor(mask, at);' : ''}
       c[at] = value;`;
   return `var<workgroup> results: array<vec4f, ${(N / columns) * (M / rows) * slices * RESULT_QUADS}>;
 fn octet(low: vec4f, high: vec4f) -> vec4u {
   return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high)));
 }
-fn finish(m0: u32, n0: u32, held: u32, lane: u32) {
+fn finish(m0: u32, n0: u32, held: u32, lane: u32${drop ? ', mask: DropoutMask' : ''}) {
   for (var e = lane; e < ${TILE * perRow}u; e += ${LANES * slices}u) {
     let m = m0 + e / ${perRow}u;
     let n = n0 + e % ${perRow}u * ${width}u;
