@@ -125,6 +125,7 @@ describe('16-mixed with products of halves, in the interpreter', () => {
       ).toBe(true);
     // What these make is halves as they make it, and nothing is left of the gate and of the hidden layer's dropout.
     expect(names).toContain('layer-norm-drop-residual-half, half bias, residual, weight, x, to half sum, y');
+    expect(names).toContain('layer-norm-grad-drop, half s, weight, to half dropped');
     expect([...names].filter((n) => /^(relu-grad|dropout-in-place)/.test(n))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);
     expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);

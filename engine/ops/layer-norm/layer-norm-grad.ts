@@ -1,5 +1,5 @@
 import { dropoutFactor, dropoutMask, dropoutParams, dropoutWgsl } from '../dropout/dropout-mask.ts';
-import type { Kernel, Params } from '../kernel.ts';
+import type { Kernel, Params, TiledVariant } from '../kernel.ts';
 import { ROW_TILE_THREADS, tileSumWgsl } from '../tile-sum.ts';
 import { foldTiles, tileIndexWgsl } from '../tiles.ts';
 
@@ -72,6 +72,50 @@ fn gradRowTile(row: u32, index: u32) {
 }
 `;
 
+/** vec4s of a row that a thread holds at most between the sums and the gradients. */
+const QUADS = 4;
+
+/** A workgroup a row, read once and 16 bytes at a time; what is dropped may be stored as halves. */
+function quadsVariant(drops: boolean): TiledVariant {
+  const each = (text: (i: number) => string) =>
+    Array.from(
+      { length: QUADS },
+      (_, i) => `if (index + ${i * ROW_TILE_THREADS}u < quads) {
+    let c = index + ${i * ROW_TILE_THREADS}u;
+    let q = row * quads + c;
+    ${text(i)}
+  }`,
+    ).join('\n  ');
+  const factors = [0, 1, 2, 3].map((c) => `dropout_factor(mask, 4u * q + ${c}u)`).join(', ');
+  return {
+    name: 'quads',
+    vectors: ['dy', 's', 'weight', 'ds', ...(drops ? ['dropped'] : [])],
+    workgroupSize: [ROW_TILE_THREADS, 1, 1],
+    workgroups: ({ R }) => foldTiles(R),
+    fits: ({ D }) => D % 4 === 0 && D >= 64 && D <= 4 * ROW_TILE_THREADS * QUADS,
+    wgsl: `${tileIndexWgsl}${tileSumWgsl}${drops ? dropoutWgsl : ''}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let row = tileIndex(group);
+  if (row >= p.R) { return; }
+  let quads = p.D / 4u;
+  let mean = stats[2u * row];
+  let rstd = stats[2u * row + 1u];
+  ${drops ? 'let mask = dropout_mask();' : ''}
+  var sums = vec2f();
+  ${Array.from({ length: QUADS }, (_, i) => `var g${i} = vec4f(); var x${i} = vec4f();`).join(' ')}
+  ${each((i) => `g${i} = dy[q] * weight[c]; x${i} = (s[q] - mean) * rstd; sums += vec2f(dot(g${i}, vec4f(1.0)), dot(g${i}, x${i}));`)}
+  let means = tileSum(sums, index) / f32(p.D);
+  ${each(
+    (i) => `var d = rstd * (g${i} - means.x - x${i} * means.y);
+    if (p.accumulate == 1u) { d += ds[q]; }
+    ds[q] = d;
+    ${drops ? `dropped[q] = d * vec4f(${factors});` : ''}`,
+  )}
+}
+`,
+  };
+}
+
 function gradKernel(drops: boolean): Kernel {
   return {
     name: drops ? 'layer-norm-grad-drop' : 'layer-norm-grad',
@@ -112,6 +156,7 @@ function gradKernel(drops: boolean): Kernel {
 fn kernel(row: u32) { gradRow(row); }
 `,
     tiled: {
+      special: [quadsVariant(drops)],
       workgroupSize: [ROW_TILE_THREADS, 1, 1],
       workgroups: ({ R }) => foldTiles(R),
       fits: ({ D }) => D >= 64,
