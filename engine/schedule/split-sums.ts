@@ -17,14 +17,21 @@ const MANY_COLUMNS = 2048;
 /** Shorter sums are over before a second dispatch has begun. */
 const LONG_SUM = 3072;
 
+/** A result of up to so many tiles of 128x128 leaves most of a large GPU idle; sums as long as a vocabulary are worth their parts. */
+const FEW_TILES = 64;
+const VERY_LONG_SUM = 16_384;
+
 /** Whether a real GPU is faster with the sum over k in parts, which a second dispatch adds. */
 function isSplit(parts: Kernel, params: Params): boolean {
   const { M, N, K } = params;
-  return M <= FEW_ROWS && N < MANY_COLUMNS && K >= LONG_SUM && parts.tiled?.fits(params) === true;
+  const few = M <= FEW_ROWS && N < MANY_COLUMNS && K >= LONG_SUM;
+  const isTall = M >= 128 && N >= 128 && Math.ceil(M / 128) * Math.ceil(N / 128) <= FEW_TILES && K >= VERY_LONG_SUM;
+  return (few || isTall) && parts.tiled?.fits(params) === true;
 }
 
 /**
- * On a real GPU, products of few rows, few columns and long sums as two calls, with the sums over parts of k in a workspace
+ * On a real GPU, products of few rows, few columns and long sums (and of few tiles with sums over a vocabulary: what a piece of a
+ * head's logits gives its input) as two calls, with the sums over parts of k in a workspace
  * between them: one multiprocessor could not read its share of both operands as fast as all of them can. A function of
  * shapes and profile, so that every rank and strategy adds in the same order.
  */

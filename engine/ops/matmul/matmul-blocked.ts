@@ -20,6 +20,8 @@ export interface BlockShape {
   readonly warps?: boolean;
   /** Whether C's rows are stored 16 bytes at a time, where they are aligned for it (tn always). */
   readonly wholeC?: boolean;
+  /** In how many parts k is cut, each a workgroup's own: C is then those sums, a part after the other (nn, `wholeC`). */
+  readonly parts?: number;
 }
 
 const LARGE: BlockShape = { M: 128, N: 128, K: 16, rows: 8, columns: 8, warps: true, wholeC: true };
@@ -57,6 +59,12 @@ export function blockedVariants(layout: MatmulLayout, bias: boolean, sums = fals
   ];
 }
 
+/** The sums over each of so many parts of k of a large product A·B of few tiles, for `matmulNNParts`. */
+export function blockedParts(parts: number): TiledVariant {
+  const variant = blockedVariant('nn', false, { ...LARGE, parts });
+  return { ...variant, fits: (params) => params.M >= 128 && params.N >= 128 && variant.fits(params) };
+}
+
 /** Whether a result has few large tiles, about half as many as an H200 has multiprocessors, and each of them much to add. */
 function isDeep({ M, N, K }: Params): boolean {
   return Math.ceil(M / LARGE.M) * Math.ceil(N / LARGE.N) <= 80 && K >= 256;
@@ -75,6 +83,8 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
   const wholeC = layout === 'tn' || shape.wholeC === true;
+  const { parts = 1 } = shape;
+  const end = parts > 1 ? 'end' : 'p.K';
   const strideA = (M + PADDING) / 4;
   const strideB = (N + PADDING) / 4;
   // Threads that run together stage products of one row from up to K / 4 quads of k: each eight k begin in other banks.
@@ -85,6 +95,8 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const inGroup = K / groups;
   const bBase = K * strideA + groups * skewA;
   const tileQuads = bBase + K * strideB + groups * skewB;
+  // A part may end within a quad, and rows of a go on to the end of their last one.
+  const lastQuad = parts > 1 ? 'min(k, (p.K - 1u) / 4u * 4u)' : 'min(k, p.K - 4u)';
   const e = (i: number) => `(index + ${i * THREADS}u)`;
   const operand = (name: 'a' | 'b') => {
     const [extent, first, edge, alongK] =
@@ -127,12 +139,12 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
       // Past the edge of the tile the last row or quad is read again and not stored; past the last product, 0.
       wgsl: alongK
         ? `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
-  let value = ${name}[(p.${name}Offset + min(outer, ${edge} - 1u) * p.ld${name} + min(k, p.K - 4u)) / 4u];
-  return select(vec4f(), value, vec4<bool>(k < p.K));
+  let value = ${name}[(p.${name}Offset + min(outer, ${edge} - 1u) * p.ld${name} + ${lastQuad}) / 4u];
+  return select(vec4f(), value, ${parts > 1 ? `vec4u(k, k + 1u, k + 2u, k + 3u) < vec4u(end_of_part)` : 'vec4<bool>(k < p.K)'});
 }`
         : `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
   let value = ${name}[(p.${name}Offset + min(k, p.K - 1u) * p.ld${name} + min(outer, ${edge} - 4u)) / 4u];
-  return select(vec4f(), value, vec4<bool>(k < p.K));
+  return select(vec4f(), value, vec4<bool>(k < ${parts > 1 ? 'end_of_part' : 'p.K'}));
 }`,
     };
   };
@@ -163,24 +175,25 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
         .map((text) => `{ ${text} }`)
         .join('\n  ');
   return {
-    name: `block-${M}x${N}x${K}${shape.warps ? 'w' : ''}${shape.wholeC ? 'c' : ''}`,
+    name: `block-${M}x${N}x${K}${shape.warps ? 'w' : ''}${shape.wholeC ? 'c' : ''}${parts > 1 ? `-${parts}` : ''}`,
     vectors: ['a', 'b', ...(wholeC ? ['c', ...(bias ? ['bias'] : [])] : [])],
     workgroupSize: [THREADS, 1, 1],
-    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
+    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), parts],
     fits: (params) =>
+      (parts === 1 || Math.ceil(params.K / 4) * 4 <= params.lda) &&
       [
         'aOffset',
         'lda',
         'bOffset',
         'ldb',
-        ...(layout === 'tn' ? ['cOffset', 'ldc', 'M', 'N'] : ['K']),
-        ...(wholeC ? ['cOffset', 'ldc', 'N', ...(bias ? ['biasOffset'] : [])] : []),
+        ...(parts > 1 ? ['N'] : layout === 'tn' ? ['cOffset', 'ldc', 'M', 'N'] : ['K']),
+        ...(wholeC && parts === 1 ? ['cOffset', 'ldc', 'N', ...(bias ? ['biasOffset'] : [])] : []),
       ].every((name) => params[name] % 4 === 0) &&
       (bAlongK || params.N % 4 === 0) &&
       params.K > 0,
     wgsl: `
 var<workgroup> staged: array<vec4f, ${tileQuads}>;
-${wholeC ? store4Wgsl(bias) : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
+${parts > 1 ? PARTS_WGSL : wholeC ? store4Wgsl(bias) : storeWgsl(bias)}${sums ? columnSumWgsl('a[at / 4u][at % 4u]') : ''}
 ${a.wgsl}
 ${b.wgsl}
 fn tile(group: vec3u, local: vec3u, index: u32) {
@@ -190,13 +203,21 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   ${allSums.map((s) => `var ${s} = vec4f();`).join(' ')}
   ${a.declare}
   ${b.declare}
-  var k0 = 0u;
+  ${
+    parts > 1
+      ? `let length = ((p.K + 3u) / 4u + ${parts - 1}u) / ${parts}u * 4u;
+  var k0 = group.z * length;
+  let end = min(k0 + length, p.K);
+  part = group.z;
+  end_of_part = end;`
+      : 'var k0 = 0u;'
+  }
   ${fetch}
   ${stage}
   workgroupBarrier();
   loop {
     k0 += ${K}u;
-    if (k0 < p.K) {
+    if (k0 < ${end}) {
     ${fetch}
     }
     for (var group_of_k = 0u; group_of_k < ${groups}u; group_of_k++) {
@@ -210,7 +231,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
         .join('\n      ')}
     }
     }
-    if (k0 >= p.K) { break; }
+    if (k0 >= ${end}) { break; }
     workgroupBarrier();
     ${stage}
     workgroupBarrier();
@@ -220,6 +241,14 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
 }`,
   };
 }
+
+/** Where a workgroup's part of k ends, and the store of four sums of it. */
+const PARTS_WGSL = `
+var<private> part: u32;
+var<private> end_of_part: u32;
+fn store4(m: u32, n: u32, sum: vec4f) {
+  if (m < p.M && n < p.N) { c[((part * p.M + m) * p.N + n) / 4u] = sum; }
+}`;
 
 /** Stores four finished sums of a row, if they lie within C. */
 const store4Wgsl = (bias: boolean) => `

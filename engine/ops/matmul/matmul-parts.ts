@@ -1,4 +1,5 @@
 import type { Kernel, ParamSpec, Params } from '../kernel.ts';
+import { blockedParts } from './matmul-blocked.ts';
 import { PARTS_SHAPE } from './matmul-few-rows.ts';
 import { streamVariant } from './matmul-few-rows-stream.ts';
 
@@ -48,7 +49,7 @@ fn kernel(i: u32) {
   }
   c[i] = sum;
 }`,
-  tiled: streamVariant('nn', '', PARTS_SHAPE),
+  tiled: { ...streamVariant('nn', '', PARTS_SHAPE), special: [blockedParts(PARTS)] },
 };
 
 /** What a product does with its sums, done with those over parts: C = (accumulate ? C : 0) + Σ parts, then bias and relu. */
