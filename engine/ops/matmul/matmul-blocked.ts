@@ -70,6 +70,11 @@ function isDeep({ M, N, K }: Params): boolean {
   return Math.ceil(M / LARGE.M) * Math.ceil(N / LARGE.N) <= 80 && K >= 256;
 }
 
+/** Whether columns of a tn's large a, the rows of its result, are no whole quads, but the rows of a are. */
+function isPadded({ M, K, aOffset, lda }: Params): boolean {
+  return K > FEW && aOffset === 0 && Math.ceil(M / 4) * 4 <= lda;
+}
+
 /** The variant of one shape, which fits wherever operands are aligned. */
 export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: BlockShape, sums = false): TiledVariant {
   const { M, N, K, rows, columns } = shape;
@@ -101,6 +106,8 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   const operand = (name: 'a' | 'b') => {
     const [extent, first, edge, alongK] =
       name === 'a' ? ([M, 'm0', 'p.M', aAlongK] as const) : ([N, 'n0', 'p.N', bAlongK] as const);
+    // Rows of a may go on to the end of their last quad.
+    const lastOuter = layout === 'tn' && name === 'a' ? '(p.M - 1u) / 4u * 4u' : `${edge} - 4u`;
     const count = (extent * K) / 4;
     const fetches = Math.ceil(count / THREADS);
     const [stride, skewed] = name === 'a' ? [strideA, skewA] : [strideB, skewB];
@@ -143,7 +150,7 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
   return select(vec4f(), value, ${parts > 1 ? `vec4u(k, k + 1u, k + 2u, k + 3u) < vec4u(end_of_part)` : 'vec4<bool>(k < p.K)'});
 }`
         : `fn fetch_${name}(outer: u32, k: u32) -> vec4f {
-  let value = ${name}[(p.${name}Offset + min(k, p.K - 1u) * p.ld${name} + min(outer, ${edge} - 4u)) / 4u];
+  let value = ${name}[(p.${name}Offset + min(k, p.K - 1u) * p.ld${name} + min(outer, ${lastOuter})) / 4u];
   return select(vec4f(), value, vec4<bool>(k < ${parts > 1 ? 'end_of_part' : 'p.K'}));
 }`,
     };
@@ -186,9 +193,10 @@ export function blockedVariant(layout: MatmulLayout, bias: boolean, shape: Block
         'lda',
         'bOffset',
         'ldb',
-        ...(parts > 1 ? ['N'] : layout === 'tn' ? ['cOffset', 'ldc', 'M', 'N'] : ['K']),
+        ...(parts > 1 ? ['N'] : layout === 'tn' ? ['cOffset', 'ldc', 'N'] : ['K']),
         ...(wholeC && parts === 1 ? ['cOffset', 'ldc', 'N', ...(bias ? ['biasOffset'] : [])] : []),
       ].every((name) => params[name] % 4 === 0) &&
+      (layout !== 'tn' || params.M % 4 === 0 || isPadded(params)) &&
       (bAlongK || params.N % 4 === 0) &&
       params.K > 0,
     wgsl: `

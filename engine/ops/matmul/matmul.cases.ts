@@ -65,6 +65,13 @@ const fewRowsShapes: readonly Shape[] = [
   { name: 'few rows, wide, added', M: 35, N: 2564, K: 92, accumulate: 1, padding: 4 },
   { name: 'few rows, twice as many', M: 63, N: 68, K: 260 },
 ];
+/** A weight's gradient from rows that are longer than it has columns. */
+function paddedCase(): KernelCase {
+  const [M, N, K, lda] = [259, 132, 68, 260];
+  const whole = matmulCase(matmulTN, { name: 'large, columns of no whole quads, added', M, N, K, accumulate: 1 });
+  return { ...whole, params: { ...whole.params, lda }, operandElements: [K * lda, ...whole.operandElements.slice(1)] };
+}
+
 const largeShape: Shape = { name: 'large, strided, added', M: 132, N: 260, K: 68, accumulate: 1, padding: 4 };
 
 export const cases: KernelCase[] = [
@@ -76,6 +83,7 @@ export const cases: KernelCase[] = [
   matmulCase(matmulNTBias, { name: 'few rows, half as wide', M: 35, N: 1540, K: 140 }),
   matmulCase(matmulNTBias, { name: 'few rows, very wide', M: 3, N: 8196, K: 36 }),
   ...[matmulNTBias, matmulNN, matmulTN].map((kernel) => matmulCase(kernel, largeShape)),
+  paddedCase(),
   matmulCase(matmulNN, { name: 'few tiles, many terms', M: 132, N: 132, K: 260 }),
   matmulCase(matmulNTBias, { name: 'large, rows of no whole quads, relu', M: 132, N: 131, K: 68, relu: 1 }),
   matmulCase(matmulTN, { name: 'few terms, strided, added', M: 76, N: 140, K: 35, accumulate: 1, padding: 4 }),
