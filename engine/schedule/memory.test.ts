@@ -185,7 +185,7 @@ function liveByTouch({ tensors, steps }: CompiledRun['steps'][number]['schedule'
     }
   return steps.map(({ id }) => {
     const now = emptyCategories();
-    for (const t of tensors) {
+    for (const t of tensors.filter(({ space }) => space !== 'host')) {
       const life = lives.get(t.id);
       if (t.state || (life && life.first <= id && id <= life.last)) now[t.category] += t.bytes;
     }

@@ -51,13 +51,13 @@ export class OffloadedUpdates {
 
   /**
    * To be called before a gathered group is freed for the last time in a step. Says whether the tensor must stay: of a unit
-   * this rank's own part is taken aside, of the root, for which no gather waits, not before each window.
+   * this rank's own part is taken aside; of the root, for which no gather waits, only where that is less than all of it.
    */
   listKept(index: number, gathered: Tensor, where: OptimizerVisit): boolean {
     const { draft, groups, keepsParameters } = this.input;
     if (!keepsParameters(index)) return false;
-    const { group, layout } = groups[index];
-    const isGathered = group.unit === 'root';
+    const { group, layout, shards } = groups[index];
+    const isGathered = group.unit === 'root' && shards!.group.ranks.length === 1;
     if (isGathered) this.parameters[index] = { tensor: gathered, isGathered };
     else {
       const own = draft.tensor(`own ${group.name}`, layout.shardElements * 4, 'parameters');

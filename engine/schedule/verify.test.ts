@@ -4,7 +4,7 @@ import { StudioError } from '../errors.ts';
 import { add } from '../ops/add/add.ts';
 import { fill } from '../ops/fill/fill.ts';
 import { anyRun, compileFirst, compileRanks } from './fixtures/small-runs.ts';
-import { type Dispatch, type Lane, type Schedule, type Step, touches } from './schedule.ts';
+import { type Action, type Dispatch, type Lane, type Schedule, type Step, touches } from './schedule.ts';
 import { collectiveOrder, verify } from './verify.ts';
 
 /** The verifier refuses a broken schedule of each kind: real schedules, broken in one place. */
@@ -224,6 +224,26 @@ describe('readers', () => {
     const { id } = schedule.steps.find(({ action }) => action.type === 'collect' && action.peers.join() === '2')!;
     const broken = withStep(schedule, id, ({ action }) => ({ action: { ...action, region: ofRows } as typeof action }));
     expectRefused(broken, /collects .* of ranks 2, and its readers are ranks 1/);
+  });
+
+  describe('of what lies on the host', () => {
+    const { schedule } = compileRanks({ config: { devices: 2, strategy: 'fsdp_cpu_offload' } })[0].steps[0];
+    const collects = schedule.steps.filter(({ action }) => action.type === 'collect' && action.own);
+
+    it('refuses a collection after a store to the same region', () => {
+      const store = schedule.steps.find(({ action }) => action.type === 'store')!;
+      const { parts } = store.action as Extract<Action, { type: 'store' }>;
+      const { region } = schedule.tensors[parts[0].host.tensor];
+      const { id, action } = collects.find((s) => s.id > store.id)!;
+      const broken = withStep(schedule, id, () => ({ action: { ...action, region } as Action }));
+      expectRefused(broken, new RegExp(`step ${id} .* collects shard .* after a store to it`));
+    });
+
+    it('refuses more collections, or fewer, than the owners wait for', () => {
+      const { id, action } = collects[0];
+      const broken = withStep(schedule, id, () => ({ action: { ...action, extraReads: 1 } as Action }));
+      expectRefused(broken, /is collected 2 times, and its owners wait for 1/);
+    });
   });
 });
 

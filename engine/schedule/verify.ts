@@ -5,13 +5,14 @@ import { type Action, type Lane, type Schedule, touches } from './schedule.ts';
  * Checks a schedule for itself, knowing nothing of how it was made. Throws StudioError `invalid-schedule` that names the
  * step and the tensor: read before definition, use after free, created twice, never freed, a wait for a later step, lanes
  * that wait for each other, a use that no wait orders after the write, ranks whose collectives differ, a
- * publication that others collect than those whom its owner waits for.
+ * publication that others collect than those whom its owner waits for, or that is collected after it is overwritten.
  */
 export function verify(schedule: Schedule): void {
   verifyLives(schedule);
   verifyWaits(schedule);
   verifyOrder(schedule);
   verifyReaders(schedule);
+  verifyOverwritten(schedule);
 }
 
 function refuse(message: string): never {
@@ -110,6 +111,34 @@ function verifyReaders({ rank, world, steps, regions }: Schedule): void {
     const readers = (groups?.find((ranks) => ranks.includes(rank)) ?? everybody).filter((r) => r !== rank);
     if (readers.join() !== action.peers.join())
       refuse(`step ${id} (${label}) collects ${name} of ranks ${action.peers}, and its readers are ranks ${readers}`);
+  }
+}
+
+/**
+ * Whether what peers read on the host is whole until all have read it. Steps are listed alike on all ranks. So if this rank
+ * collects a region as often as its owners wait for, and never after a store to its own, no rank's store waits for a read
+ * that its reader lists later: what it waits for is listed before, on every rank, and nothing reads what it has written.
+ */
+function verifyOverwritten({ tensors, steps, regions }: Schedule): void {
+  const reads = new Map<number, number>();
+  const overwritten = new Set<number>();
+  for (const { id, label, action } of steps) {
+    if (action.type === 'announce') reads.set(action.region, 0);
+    if (action.type === 'collect' && reads.has(action.region)) {
+      const { name } = regions[action.region];
+      if (overwritten.has(action.region)) refuse(`step ${id} (${label}) collects ${name} after a store to it`);
+      reads.set(action.region, reads.get(action.region)! + 1 + action.extraReads);
+    }
+    if (action.type !== 'store') continue;
+    for (const { host } of action.parts) {
+      const { region } = tensors[host.tensor];
+      if (region !== undefined) overwritten.add(region);
+    }
+  }
+  for (const [region, times] of reads) {
+    const { name, readsPerPublication } = regions[region];
+    if (times !== readsPerPublication)
+      refuse(`${name} is collected ${times} times, and its owners wait for ${readsPerPublication}`);
   }
 }
 
