@@ -1,3 +1,5 @@
+import { fill } from '../ops/fill/fill.ts';
+import { foldGrid, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
 import type { OpenDevice } from '../runtime/device.ts';
 import { type MappedView, readMapped, UploadSlot } from '../runtime/staging.ts';
 import type { CopyRates } from '../schedule/rates.ts';
@@ -7,16 +9,27 @@ import { parallelCopy } from './parallel-copy.ts';
 /** Slots of each direction, and bytes of a piece, as ranks with peers have them. */
 const SLOTS = 3;
 const SIZES = {
-  gpu: { piece: 16 * 2 ** 20, memory: 384 * 2 ** 20, windowMs: 140 },
-  software: { piece: 2 ** 20, memory: 8 * 2 ** 20, windowMs: 60 },
+  gpu: { piece: 16 * 2 ** 20, memory: 384 * 2 ** 20, windowMs: 140, filled: 16 * 2 ** 20 },
+  software: { piece: 2 ** 20, memory: 8 * 2 ** 20, windowMs: 60, filled: 2 ** 10 },
 } as const;
 const TINY_BYTES = 64;
 /** Of each window the beginning is not counted: until then the other processes may not have begun. */
 const LEAD_SHARE = 0.25;
 
 /** What is measured, each in a window of its own, in all processes at once. */
-const WINDOWS = ['round trip', 'host', 'device to staging', 'up', 'down', 'both'] as const;
+const WINDOWS = [
+  'round trip',
+  'host',
+  'device to staging',
+  'staging to device',
+  'up',
+  'down',
+  'both',
+  'up beside the device',
+] as const;
 type Window = (typeof WINDOWS)[number];
+const UPWARD: readonly Window[] = ['host', 'staging to device', 'up', 'both', 'up beside the device'];
+const DOWNWARD: readonly Window[] = ['round trip', 'host', 'device to staging', 'down', 'both', 'up beside the device'];
 
 /** What went on in a window, after its lead. */
 export interface Traffic {
@@ -67,45 +80,53 @@ export function copyRatesFrom(traffic: CopyTraffic, processes: number): CopyRate
   const downAlone = down.downBytes / down.copyingSeconds;
   // The same threads copy both ways, one after the other in the model: what they gain by doing both at once counts for both.
   const gain = (both.upBytes / upAlone + both.downBytes / downAlone) / both.copyingSeconds;
-  const staged = traffic['device to staging'];
-  const downloadBytesPerSecond = staged.downBytes / staged.seconds;
-  const pieceBytes = both.downBytes / Math.max(1, both.downTrips.length);
-  // The quicker trips: what others wait for is another copy that the device is at, which the lanes know of.
-  const loaded = quantile(both.downTrips, 0.25) - pieceBytes / downloadBytesPerSecond;
+  const perSecond = ({ upBytes, downBytes, seconds }: Traffic) => (upBytes + downBytes) / seconds;
   return {
     processes,
     uploadBytesPerSecond: upAlone * gain,
     hostCopyBytesPerSecond: downAlone * gain,
-    downloadBytesPerSecond,
+    downloadBytesPerSecond: perSecond(traffic['device to staging']),
+    placeBytesPerSecond: perSecond(traffic['staging to device']),
+    linkBytesPerSecond: Math.max(
+      ...[traffic['device to staging'], up, both, traffic['up beside the device']].map(perSecond),
+    ),
     pieceSeconds: host.seconds / Math.max(1, host.pieces),
-    roundTripSeconds: Math.max(loaded, quantile(traffic['round trip'].downTrips, 0.5)),
+    roundTripSeconds: median(traffic['round trip'].downTrips),
   };
 }
 
 /** Of values in ascending order. */
-function quantile(values: readonly number[], share: number): number {
-  return values[Math.min(values.length - 1, Math.floor(values.length * share))] ?? 0;
+function median(values: readonly number[]): number {
+  return values[values.length >> 1] ?? 0;
 }
 
-/** Counts what happens between two moments, in ms of performance.now(). */
+/** Counts what happens from one moment to another, in ms of performance.now(), or to when each direction has had a copy. */
 class Counter {
-  pieces = 0;
-  upBytes = 0;
-  downBytes = 0;
-  readonly downTrips: number[] = [];
-  readonly upTrips: number[] = [];
+  private pieces = 0;
+  private upBytes = 0;
+  private downBytes = 0;
+  private lastMs = 0;
+  private readonly downTrips: number[] = [];
+  private readonly upTrips: number[] = [];
   private copyingMs = 0;
   private underWay = 0;
   private busySince = 0;
 
   constructor(
     private readonly fromMs: number,
-    readonly untilMs: number,
+    private readonly untilMs: number,
+    private readonly directions: { readonly up: boolean; readonly down: boolean },
   ) {}
 
+  get goesOn(): boolean {
+    const { up, down } = this.directions;
+    const isComplete = (!up || this.upBytes > 0) && (!down || this.downBytes > 0);
+    return performance.now() < this.untilMs || !isComplete;
+  }
+
+  /** Whether what happens now counts. */
   get counts(): boolean {
-    const now = performance.now();
-    return this.fromMs <= now && now < this.untilMs;
+    return performance.now() >= this.fromMs && this.goesOn;
   }
 
   begins(): void {
@@ -113,22 +134,40 @@ class Counter {
   }
 
   ends(): void {
-    if (--this.underWay > 0) return;
-    const until = Math.min(performance.now(), this.untilMs);
-    this.copyingMs += Math.max(0, until - Math.max(this.busySince, this.fromMs));
+    if (--this.underWay === 0) this.copyingMs += Math.max(0, performance.now() - Math.max(this.busySince, this.fromMs));
+  }
+
+  up(bytes: number): void {
+    if (!this.counts) return;
+    this.upBytes += bytes;
+    this.pieces++;
+    this.lastMs = performance.now();
+  }
+
+  down(bytes: number, tripMs: number): void {
+    if (!this.counts) return;
+    this.downTrips.push(tripMs / 1000);
+    this.downBytes += bytes;
+    this.pieces++;
+    this.lastMs = performance.now();
+  }
+
+  cameBack(tripMs: number): void {
+    if (this.counts) this.upTrips.push(tripMs / 1000);
   }
 
   traffic(): Traffic {
-    const { pieces, upBytes, downBytes, downTrips, upTrips } = this;
+    const { pieces, upBytes, downBytes } = this;
     const ascending = (list: readonly number[]) => [...list].sort((a, b) => a - b);
+    const elapsedMs = Math.max(this.untilMs, this.lastMs) - this.fromMs;
     return {
-      seconds: (this.untilMs - this.fromMs) / 1000,
+      seconds: elapsedMs / 1000,
       pieces,
       upBytes,
       downBytes,
-      copyingSeconds: Math.max(this.copyingMs, 1e-3) / 1000,
-      downTrips: ascending(downTrips),
-      upTrips: ascending(upTrips),
+      copyingSeconds: Math.min(elapsedMs, Math.max(this.copyingMs, 1e-3)) / 1000,
+      downTrips: ascending(this.downTrips),
+      upTrips: ascending(this.upTrips),
     };
   }
 }
@@ -146,6 +185,8 @@ class CopyBench {
   private readonly ups: readonly Up[];
   private readonly downs: readonly GPUBuffer[];
   private readonly place: GPUBuffer;
+  private readonly filled: GPUBuffer;
+  private fillCommands: (() => GPUCommandBuffer) | null = null;
   private readonly source: Uint8Array<ArrayBuffer>;
   private readonly target: Uint8Array<ArrayBuffer>;
   private readonly view: MappedView | undefined;
@@ -155,11 +196,12 @@ class CopyBench {
     private readonly open: OpenDevice,
     private readonly software: boolean,
   ) {
-    const { piece, memory, windowMs } = SIZES[software ? 'software' : 'gpu'];
+    const { piece, memory, windowMs, filled } = SIZES[software ? 'software' : 'gpu'];
     this.windowMs = windowMs;
     this.pieceBytes = piece;
     this.view = software ? undefined : mappedView;
     this.place = this.buffer(GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+    this.filled = this.buffer(GPUBufferUsage.STORAGE, 4 * filled);
     const slots = (usage: number) => Array.from({ length: SLOTS }, () => this.buffer(usage));
     this.downs = slots(GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
     this.ups = slots(GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC).map((buffer) => ({
@@ -174,27 +216,40 @@ class CopyBench {
 
   /** A piece each way, so that all is made before anything is measured. */
   async warmUp(): Promise<void> {
-    const counter = new Counter(0, 0);
-    for (const up of this.ups) await this.up(up, this.pieceBytes, counter);
+    this.fillCommands = await this.fills();
+    const counter = new Counter(0, 0, { up: false, down: false });
+    for (const up of this.ups) await this.up(up, this.pieceBytes, counter, true);
     for (const down of this.downs) await this.down(down, this.pieceBytes, counter, true);
   }
 
   /** What a window's copies come to, begun at that moment and ended before the window's end. */
   async run(window: Window, beginMs: number): Promise<Traffic> {
     await sleepUntil(beginMs);
-    const counter = new Counter(beginMs + this.windowMs * LEAD_SHARE, beginMs + this.windowMs * 0.9);
-    const goesOn = () => performance.now() < counter.untilMs;
-    const upward = (up: Up, bytes: number) => whilst(goesOn, () => this.up(up, bytes, counter));
+    const directions = { up: UPWARD.includes(window), down: DOWNWARD.includes(window) };
+    const counter = new Counter(beginMs + this.windowMs * LEAD_SHARE, beginMs + this.windowMs * 0.9, directions);
+    const upward = (up: Up, bytes: number, copied = true) =>
+      whilst(
+        () => counter.goesOn,
+        () => this.up(up, bytes, counter, copied),
+      );
     const downward = (down: GPUBuffer, bytes: number, copied = true) =>
-      whilst(goesOn, () => this.down(down, bytes, counter, copied));
+      whilst(
+        () => counter.goesOn,
+        () => this.down(down, bytes, counter, copied),
+      );
     const { ups, downs, pieceBytes } = this;
     const loops: Readonly<Record<Window, () => Promise<void>[]>> = {
       'round trip': () => [downward(downs[0], TINY_BYTES)],
       host: () => [...ups.map((up) => upward(up, TINY_BYTES)), ...downs.map((down) => downward(down, TINY_BYTES))],
       'device to staging': () => downs.map((down) => downward(down, pieceBytes, false)),
+      'staging to device': () => ups.map((up) => upward(up, pieceBytes, false)),
       up: () => ups.map((up) => upward(up, pieceBytes)),
       down: () => downs.map((down) => downward(down, pieceBytes)),
       both: () => [...ups.map((up) => upward(up, pieceBytes)), ...downs.map((down) => downward(down, pieceBytes))],
+      'up beside the device': () => [
+        ...ups.map((up) => upward(up, pieceBytes)),
+        ...downs.map((down) => downward(down, pieceBytes, false)),
+      ],
     };
     await Promise.all(loops[window]());
     return counter.traffic();
@@ -204,20 +259,20 @@ class CopyBench {
     for (const buffer of this.buffers) buffer.destroy();
   }
 
-  private async up(up: Up, bytes: number, counter: Counter): Promise<void> {
+  private async up(up: Up, bytes: number, counter: Counter, copied: boolean): Promise<void> {
     const { guard } = this.open;
     const mapped = await guard(up.slot.open(bytes));
-    if (counter.counts && up.submittedMs > 0) counter.upTrips.push((performance.now() - up.submittedMs) / 1000);
-    counter.begins();
-    await guard(this.copy(mapped, this.next(this.source, bytes)));
-    counter.ends();
+    if (up.submittedMs > 0) counter.cameBack(performance.now() - up.submittedMs);
+    if (copied) {
+      counter.begins();
+      await guard(this.copy(mapped, this.next(this.source, bytes)));
+      counter.ends();
+    }
     up.slot.seal();
     this.submitCopy(up.buffer, this.place, bytes);
     up.submittedMs = performance.now();
     up.slot.reopen();
-    if (!counter.counts) return;
-    counter.pieces++;
-    counter.upBytes += bytes;
+    counter.up(bytes);
   }
 
   private async down(buffer: GPUBuffer, bytes: number, counter: Counter, copied: boolean): Promise<void> {
@@ -232,10 +287,7 @@ class CopyBench {
       counter.ends();
     };
     await this.open.guard(readMapped(buffer, bytes, read, this.view));
-    if (!counter.counts) return;
-    counter.pieces++;
-    counter.downBytes += bytes;
-    counter.downTrips.push(trip / 1000);
+    counter.down(bytes, trip);
   }
 
   /** The next part of the host's memory, all of it in turn. */
@@ -249,13 +301,42 @@ class CopyBench {
   }
 
   private submitCopy(from: GPUBuffer, to: GPUBuffer, bytes: number): void {
-    const encoder = this.open.device.createCommandEncoder();
+    const { device } = this.open;
+    const encoder = device.createCommandEncoder();
     encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
-    this.open.device.queue.submit([encoder.finish()]);
+    device.queue.submit([encoder.finish()]);
+    // Between copies a step runs kernels: a device without any would copy at the clock of one that idles.
+    if (bytes > TINY_BYTES && this.fillCommands) device.queue.submit([this.fillCommands()]);
   }
 
-  private buffer(usage: GPUBufferUsageFlags): GPUBuffer {
-    const buffer = this.open.device.createBuffer({ size: this.pieceBytes, usage });
+  /** Makes commands for a kernel that keeps the device's clock up. */
+  private async fills(): Promise<() => GPUCommandBuffer> {
+    const { device, kernels } = this.open;
+    const params = { n: this.filled.size / 4, offset: 0, value: 0 };
+    const pipeline = await kernels.pipeline({ kernel: fill, operands: [], params, tiled: false });
+    const threads = fill.threads(params);
+    const bytes = new ArrayBuffer(PARAMS_BYTES);
+    writeParams(fill, params, threads, new DataView(bytes), 0);
+    const uniform = this.buffer(GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, PARAMS_BYTES);
+    device.queue.writeBuffer(uniform, 0, bytes);
+    const bindGroup = device.createBindGroup({
+      layout: kernels.groupLayout(1),
+      entries: [this.filled, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
+    });
+    return () => {
+      const encoder = device.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, bindGroup);
+      const [x, y] = foldGrid(threads);
+      pass.dispatchWorkgroups(x, y);
+      pass.end();
+      return encoder.finish();
+    };
+  }
+
+  private buffer(usage: GPUBufferUsageFlags, size = this.pieceBytes): GPUBuffer {
+    const buffer = this.open.device.createBuffer({ size, usage });
     this.buffers.push(buffer);
     return buffer;
   }

@@ -30,8 +30,12 @@ const MEASURE_MS = 12;
 const ROUNDS = 3;
 /** A GPU that had nothing to do runs at a fifth of its clock for a while. */
 const WARM_MS = 300;
-/** Submits, and the dispatches of a small one and of a large one, from which the host's time for either is told. */
-const [SUBMITS, FEW_DISPATCHES, MANY_DISPATCHES] = [12, 3, 27];
+const SUBMITS = 12;
+/**
+ * Dispatches that the host encodes, each with bindings of its own, as many as of a step; and how many of them are in a small
+ * and in a large submit, from which its time for either is told.
+ */
+const [ENCODED, FEW_DISPATCHES, MANY_DISPATCHES] = [960, 4, 24];
 /** Weights take turns, so that none is found in a cache. */
 const COLD_BYTES = 128 * 2 ** 20;
 const ADAM: Params = {
@@ -48,7 +52,7 @@ const ADAM: Params = {
 };
 /** What is measured on: rows of a batch of one sequence and of several, and the widths of a layer. */
 const SIZES = {
-  gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 32 * 2 ** 20 },
+  gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 16 * 2 ** 20 },
   software: { few: 16, many: 128, tokens: 32, width: 64, hidden: 256, heads: 4, elements: 2 ** 18 },
 } as const;
 
@@ -137,9 +141,9 @@ class RateBench {
 
   /** Keeps the device busy until its clock has risen. */
   async warm(): Promise<void> {
-    const work = await Promise.all(this.adam(SIZES.gpu.elements));
+    const work = await this.layerTurns();
     const began = performance.now();
-    while (performance.now() - began < WARM_MS) await this.clock.seconds(work, 32);
+    while (performance.now() - began < WARM_MS) await this.clock.seconds(work, 8);
   }
 
   /**
@@ -147,65 +151,70 @@ class RateBench {
    * a long kernel's instructions are read anew.
    */
   async switching(): Promise<number> {
-    const { few, width, hidden, heads } = SIZES[this.software ? 'software' : 'gpu'];
-    const products = (['nt', 'nn', 'tn'] as const).flatMap((layout) =>
-      [width, hidden].map((out) => this.matmul(layout, 'float32', few, out, width)),
-    );
-    const others = [
-      ...[...this.norms(few, width), ...this.relu(few * width)].map((one) => [one]),
-      [this.attention(attention, 1, few, heads)],
-      [this.attention(attentionGrad, 1, few, heads)],
-    ];
-    const kinds = await Promise.all([...products, ...others].map((kind) => Promise.all(kind)));
+    const kinds = await this.layerKinds();
     let alone = 0;
     for (const kind of kinds) alone += (await this.clock.secondsOfOne(kind)) / kinds.length;
-    const turns = Array.from({ length: Math.max(...kinds.map((kind) => kind.length)) }, (_, i) =>
-      kinds.map((kind) => kind[i % kind.length]),
-    );
-    return Math.max((await this.clock.secondsOfOne(turns.flat())) - alone, alone / 1000);
+    return Math.max((await this.clock.secondsOfOne(inTurns(kinds))) - alone, alone / 1000);
   }
 
   /** Seconds between the work of two submits that are there before the device gets to them. */
   async submitGap(): Promise<number> {
-    const work = await Promise.all(this.adam(SIZES[this.software ? 'software' : 'gpu'].elements));
+    const work = (await this.layerTurns()).slice(0, this.software ? 4 : 24);
     let [together, apart] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-    for (let round = 0; round < ROUNDS + 1; round++) {
+    for (let round = 0; round < 2 * ROUNDS; round++) {
       together = Math.min(together, await this.clock.seconds(work, SUBMITS));
       apart = Math.min(apart, await this.clock.seconds(work, 1, SUBMITS));
     }
     return Math.max(apart - together, together / 1e4) / (SUBMITS - 1);
   }
 
-  /** The host's seconds for a dispatch and for a submit as the executor makes them, while the device has little to do. */
-  async encoding(): Promise<Pick<AdapterRates, 'dispatchSeconds' | 'submitSeconds'>> {
-    const kinds = await Promise.all(
-      Array.from({ length: MANY_DISPATCHES }, (_, i) => {
-        const small = 64 + 4 * i;
-        if (i % 3 === 0) return this.ready(fill, { n: small, offset: 0, value: 0 }, [this.storage(4 * small)]);
-        return i % 3 === 1 ? this.relu(small)[0] : this.norms(1, small)[0];
-      }),
-    );
-    const few = await this.encoded(kinds.slice(0, FEW_DISPATCHES));
-    const many = await this.encoded(kinds);
-    const dispatchSeconds = Math.max((many - few) / (MANY_DISPATCHES - FEW_DISPATCHES), many / 1000);
-    return { dispatchSeconds, submitSeconds: Math.max(few - FEW_DISPATCHES * dispatchSeconds, few / 100) };
+  /** The kernels of a layer of few rows, each over as many weights as take turns. */
+  private layerKinds(): Promise<Ready[][]> {
+    const { few, width, heads } = SIZES[this.software ? 'software' : 'gpu'];
+    const products = (['nt', 'nn', 'tn'] as const).map((layout) => this.matmul(layout, 'float32', few, width, width));
+    const others = [
+      ...this.norms(few, width),
+      ...this.relu(few * width),
+      this.attention(attention, 1, few, heads),
+      this.attention(attentionGrad, 1, few, heads),
+    ];
+    return Promise.all([...products, ...others.map((one) => [one])].map((kind) => Promise.all(kind)));
   }
 
-  /** The host's seconds for a submit of these. */
-  private async encoded(list: readonly Ready[]): Promise<number> {
+  private async layerTurns(): Promise<Ready[]> {
+    return inTurns(await this.layerKinds());
+  }
+
+  /** The host's seconds for a dispatch and for a submit as the executor makes them, while the device has little to do. */
+  async encoding(): Promise<Pick<AdapterRates, 'dispatchSeconds' | 'submitSeconds'>> {
+    const list = await Promise.all(
+      Array.from({ length: ENCODED }, (_, i) => {
+        if (i % 3 === 0) return this.ready(fill, { n: 64, offset: 0, value: 0 }, [this.storage(256)]);
+        return i % 3 === 1 ? this.relu(64)[0] : this.norms(1, 64)[0];
+      }),
+    );
+    const few = await this.encoded(list, FEW_DISPATCHES);
+    const many = await this.encoded(list, MANY_DISPATCHES);
+    const [fewer, more] = [ENCODED / MANY_DISPATCHES, ENCODED / FEW_DISPATCHES];
+    const submitSeconds = Math.max((few - many) / (more - fewer), many / ENCODED / 100);
+    return { submitSeconds, dispatchSeconds: Math.max(many - fewer * submitSeconds, many / 10) / ENCODED };
+  }
+
+  /** The host's seconds for all of these, so many in a submit: of several times, the middle one. */
+  private async encoded(list: readonly Ready[], each: number): Promise<number> {
     const { device, guard } = this.open;
-    let best = Number.POSITIVE_INFINITY;
-    for (let round = 0; round < ROUNDS * 4; round++) {
+    const seconds: number[] = [];
+    for (let round = 0; round < 2 * ROUNDS + 1; round++) {
       const began = performance.now();
-      for (let i = 0; i < SUBMITS; i++) {
+      for (let i = 0; i < list.length; i += each) {
         const encoder = device.createCommandEncoder();
-        encodeAll(encoder, {}, list);
+        encodeAll(encoder, {}, list.slice(i, i + each));
         device.queue.submit([encoder.finish()]);
       }
-      best = Math.min(best, performance.now() - began);
+      seconds.push((performance.now() - began) / 1000);
       await guard(device.queue.onSubmittedWorkDone());
     }
-    return best / 1000 / SUBMITS;
+    return seconds.sort((a, b) => a - b)[ROUNDS];
   }
 
   close(): void {
@@ -296,9 +305,12 @@ class RateBench {
     return [this.ready(reluGrad, { n, scale: 1 }, [this.storage(4 * n), this.storage(4 * n)])];
   }
 
+  /** Of several groups of parameters in turn, as in a step: none is found in a cache. */
   private adam(n: number): Promise<Ready>[] {
-    const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
-    return [this.ready(adam, { ...ADAM, n }, operands)];
+    return Array.from({ length: this.software ? 1 : 3 }, () => {
+      const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
+      return this.ready(adam, { ...ADAM, n }, operands);
+    });
   }
 
   private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
@@ -328,6 +340,12 @@ class RateBench {
     this.buffers.push(buffer);
     return buffer;
   }
+}
+
+/** One of each kind after the other, until all of the kind with the most have had their turn. */
+function inTurns(kinds: readonly (readonly Ready[])[]): Ready[] {
+  const most = Math.max(...kinds.map((kind) => kind.length));
+  return Array.from({ length: most }, (_, i) => kinds.map((kind) => kind[i % kind.length])).flat();
 }
 
 function encodeAll(

@@ -163,6 +163,8 @@ function meanOf(rates: readonly CopyRates[]): CopyRates {
     uploadBytesPerSecond: mean('uploadBytesPerSecond'),
     hostCopyBytesPerSecond: mean('hostCopyBytesPerSecond'),
     downloadBytesPerSecond: mean('downloadBytesPerSecond'),
+    placeBytesPerSecond: mean('placeBytesPerSecond'),
+    linkBytesPerSecond: mean('linkBytesPerSecond'),
     pieceSeconds: mean('pieceSeconds'),
     roundTripSeconds: mean('roundTripSeconds'),
   };

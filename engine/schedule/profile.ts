@@ -43,9 +43,20 @@ function kernelRates(seconds: number, flopsPerSecond: number, bytesPerSecond: nu
 
 /** One rate for all copies, of one process. */
 function copyRates(bytesPerSecond: number, pieceSeconds: number, roundTripSeconds: number): CopyRates {
-  const rates = { hostCopyBytesPerSecond: bytesPerSecond, downloadBytesPerSecond: bytesPerSecond };
-  return { processes: 1, uploadBytesPerSecond: bytesPerSecond, ...rates, pieceSeconds, roundTripSeconds };
+  return {
+    processes: 1,
+    uploadBytesPerSecond: bytesPerSecond,
+    hostCopyBytesPerSecond: bytesPerSecond,
+    downloadBytesPerSecond: bytesPerSecond,
+    placeBytesPerSecond: bytesPerSecond,
+    linkBytesPerSecond: bytesPerSecond,
+    pieceSeconds,
+    roundTripSeconds,
+  };
 }
+
+/** Where each process has a GPU of its own. */
+const ofOneH200 = { downloadBytesPerSecond: 45e9, placeBytesPerSecond: 170e9, linkBytesPerSecond: 45e9 };
 
 export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
   /** SwiftShader on two cores. */
@@ -104,8 +115,8 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     dispatchSeconds: 6.6e-6,
     submitSeconds: 60e-6,
     copies: [
-      { ...copyRates(57e9, 60e-6, 100e-6), downloadBytesPerSecond: 49e9 },
-      { ...copyRates(46e9, 60e-6, 200e-6), downloadBytesPerSecond: 45e9, processes: 2 },
+      { ...copyRates(48e9, 45e-6, 50e-6), hostCopyBytesPerSecond: 61e9, ...ofOneH200 },
+      { ...copyRates(31e9, 50e-6, 50e-6), hostCopyBytesPerSecond: 48e9, ...ofOneH200, processes: 2 },
     ],
   },
 };

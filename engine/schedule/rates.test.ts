@@ -8,6 +8,8 @@ const one = {
   uploadBytesPerSecond: 60e9,
   hostCopyBytesPerSecond: 50e9,
   downloadBytesPerSecond: 40e9,
+  placeBytesPerSecond: 150e9,
+  linkBytesPerSecond: 45e9,
   pieceSeconds: 1e-5,
   roundTripSeconds: 1e-4,
 };
@@ -16,6 +18,8 @@ const three = {
   uploadBytesPerSecond: 30e9,
   hostCopyBytesPerSecond: 20e9,
   downloadBytesPerSecond: 40e9,
+  placeBytesPerSecond: 50e9,
+  linkBytesPerSecond: 45e9,
   pieceSeconds: 2e-5,
   roundTripSeconds: 5e-4,
 };
@@ -33,6 +37,8 @@ describe('the rates of copies by several processes', () => {
       uploadBytesPerSecond: (60e9 + 90e9) / 2 / 2,
       hostCopyBytesPerSecond: (50e9 + 60e9) / 2 / 2,
       downloadBytesPerSecond: (40e9 + 120e9) / 2 / 2,
+      placeBytesPerSecond: 150e9 / 2,
+      linkBytesPerSecond: (45e9 + 135e9) / 2 / 2,
     });
     expect(copyRatesOf([one, three], 6)).toMatchObject({ uploadBytesPerSecond: 15e9, pieceSeconds: 2e-5 });
     expect(copyRatesOf([one], 4)).toMatchObject({
