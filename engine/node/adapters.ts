@@ -10,6 +10,7 @@ import koffi from 'koffi';
 import { StudioError } from '../errors.ts';
 import { didYouMean } from '../nearest-word.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
+import { paceDawn } from './dawn-turns.ts';
 import { privateCacheFolder, unpackVulkan } from './vulkan-files.ts';
 import { listPhysicalDevices, type PhysicalDevice } from './vulkan-info.ts';
 
@@ -326,6 +327,7 @@ async function requestAdapter(offer: Offer, validate: boolean): Promise<GPUAdapt
         throw new StudioError('no-adapter', `Asked for ${offer.name} (${offer.id}) alone, but Vulkan gives ${list}.`);
       }
     }
+    paceDawn(!offer.software);
     return (await createGpu(toggles(validate))).requestAdapter({ powerPreference: 'high-performance' });
   });
 }

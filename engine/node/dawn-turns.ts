@@ -1,0 +1,39 @@
+/** At most so often Dawn asks the device. A round trip takes 35 to 80 µs; a sleep of the system, 60 at least. */
+const ASK_EVERY_MS = 0.05;
+
+let askedAt = 0;
+let sleeps = true;
+let isPaced = false;
+const nobody = new Int32Array(new SharedArrayBuffer(4));
+
+/**
+ * Paces Dawn's questions whether the device is done. It asks in a `setImmediate` that it sets again for as long as anything
+ * is awaited, each time with a new function that V8 has to collect and to finalize: 40,000 a second and more, and collections
+ * that stop the main thread for 100 ms. `onGpu`: whether this thread may spin between two questions. Beside a software adapter
+ * it sleeps: that needs the cores.
+ */
+export function paceDawn(onGpu: boolean): void {
+  sleeps = !onGpu;
+  if (isPaced) return;
+  isPaced = true;
+  const set = globalThis.setImmediate;
+  const ask = (question: () => void): void => {
+    const left = ASK_EVERY_MS - (performance.now() - askedAt);
+    if (left > 0 && !sleeps) {
+      set(ask, question);
+      return;
+    }
+    if (left > 0) Atomics.wait(nobody, 0, 0, left);
+    askedAt = performance.now();
+    question();
+  };
+  const paced = (callback: (...args: unknown[]) => void, ...args: unknown[]) =>
+    isDawns(callback) ? set(ask, callback) : set(callback, ...args);
+  Object.defineProperties(paced, Object.getOwnPropertyDescriptors(set));
+  globalThis.setImmediate = paced as typeof setImmediate;
+}
+
+/** Dawn's is the one function without a name that is not JavaScript. */
+function isDawns(callback: (...args: unknown[]) => void): boolean {
+  return callback.name === '' && Function.prototype.toString.call(callback) === 'function () { [native code] }';
+}
