@@ -7,6 +7,7 @@ import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { type Kernel, type Params, shaderSource } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
 import { matmulNNGated, matmulNTReluDrop } from '../ops/matmul/matmul-hidden.ts';
+import { matmulNNParts } from '../ops/matmul/matmul-parts.ts';
 import { type OpenDevice, openDevice } from '../runtime/device.ts';
 import { offersTensorCores } from '../runtime/tensor-cores.ts';
 import { dispatches } from '../schedule/schedule.ts';
@@ -54,6 +55,7 @@ const products: readonly (readonly [Kernel, readonly string[]])[] = [
   [matmulNTReluDrop, ['a', 'b', 'bias', 'c']],
   [matmulNNGated, ['b', 'hidden']],
   [matmulNNGated, ['a', 'b', 'c', 'hidden']],
+  [matmulNNParts, ['b']],
 ];
 
 const shaders = products.flatMap(([kernel, halves]) => {
@@ -125,7 +127,7 @@ describe('16-mixed with products of halves, in the interpreter', () => {
       ).toBe(true);
     // What these make is halves as they make it, and nothing is left of the gate and of the hidden layer's dropout.
     expect(names).toContain('layer-norm-drop-residual-half, half bias, residual, weight, x, to half sum, y');
-    expect(names).toContain('layer-norm-grad-drop, half s, weight, to half dropped');
+    expect(names).toContain('layer-norm-grads-drop, half s, weight, to half dropped');
     expect([...names].filter((n) => /^(relu-grad|dropout-in-place)/.test(n))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);
     expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);

@@ -3,7 +3,10 @@ import type { Kernel } from '../kernel.ts';
 /** A workgroup of the tiled variant adds so many columns, each in so many slices of rows, so many of them at a time. */
 const COLUMNS = 8;
 const SLICES = 32;
-const AT_ONCE = 4;
+/** Loads that a thread has under way: few threads go through many rows, so the latency of memory is what takes time. */
+const AT_ONCE = 16;
+
+const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 
 /** out[outOffset + c] = (accumulate ? out : 0) + Σ_r x[r, c], x[R, C] with rows `ldx` apart: a bias's gradient. */
 export const columnSum: Kernel = {
@@ -56,7 +59,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   var sum = vec4f();
   var r = slice;
   for (; r + ${(AT_ONCE - 1) * SLICES}u < p.R; r += ${AT_ONCE * SLICES}u) {
-    sum += vec4f(${[0, 1, 2, 3].map((i) => `x[first + (r + ${i * SLICES}u) * p.ldx]`).join(', ')});
+    ${range(AT_ONCE)
+      .map((i) => `let x${i} = x[first + (r + ${i * SLICES}u) * p.ldx];`)
+      .join(' ')}
+    sum += ${range(AT_ONCE / 4)
+      .map((i) => `vec4f(x${4 * i}, x${4 * i + 1}, x${4 * i + 2}, x${4 * i + 3})`)
+      .join(' + ')};
   }
   for (; r < p.R; r += ${SLICES}u) { sum.x += x[first + r * p.ldx]; }
   sums[index] = (sum.x + sum.y) + (sum.z + sum.w);

@@ -78,6 +78,52 @@ fn gradColumnsTile(tile: u32, index: u32) {
 }
 `;
 
+/** vec4s of columns of a workgroup, and the threads that share the rows of each, when dy and s are read 16 bytes at a time. */
+const QUADS = 2;
+const QUAD_LANES = 128;
+
+export const hasColumnQuads = ({ D }: Params) => D % (4 * QUADS) === 0;
+export const columnQuadTiles = (D: number) => D / (4 * QUADS);
+
+/** WGSL: `fn gradColumnsQuads(tile: u32, index: u32)`, a workgroup of 256 threads for 8 columns. */
+export const gradColumnsQuadsWgsl = (accumulate: string) => `
+var<workgroup> quadLanes: array<vec4f, ${QUADS * QUAD_LANES}>;
+/** The sum over the lanes of a quad, in the first thread of each. */
+fn laneSum(value: vec4f, index: u32) -> vec4f {
+  workgroupBarrier();
+  quadLanes[index] = value;
+  for (var half = ${QUAD_LANES / 2}u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (index < half * ${QUADS}u) { quadLanes[index] += quadLanes[index + half * ${QUADS}u]; }
+  }
+  return quadLanes[index];
+}
+fn columnQuadTiles() -> u32 { return p.D / ${4 * QUADS}u; }
+fn gradColumnsQuads(tile: u32, index: u32) {
+  let quads = p.D / 4u;
+  let c = tile * ${QUADS}u + index % ${QUADS}u;
+  var products = vec4f();
+  var plain = vec4f();
+  var row = index / ${QUADS}u;
+  for (; row + ${(AHEAD - 1) * QUAD_LANES}u < p.R; row += ${AHEAD * QUAD_LANES}u) {
+    ${ahead((i) => `let d${i} = dy[(row + ${i * QUAD_LANES}u) * quads + c]; let s${i} = s[(row + ${i * QUAD_LANES}u) * quads + c];`)}
+    ${ahead((i) => `let m${i} = stats[2u * row + ${2 * i * QUAD_LANES}u]; let r${i} = stats[2u * row + ${2 * i * QUAD_LANES + 1}u];`)}
+    ${ahead((i) => `products += d${i} * ((s${i} - m${i}) * r${i}); plain += d${i};`)}
+  }
+  for (; row < p.R; row += ${QUAD_LANES}u) {
+    let d = dy[row * quads + c];
+    products += d * ((s[row * quads + c] - stats[2u * row]) * stats[2u * row + 1u]);
+    plain += d;
+  }
+  products = laneSum(products, index);
+  plain = laneSum(plain, index);
+  if (index >= ${QUADS}u) { return; }
+  if (p.${accumulate} == 1u) { products += dweight[c]; plain += dbias[c]; }
+  dweight[c] = products;
+  dbias[c] = plain;
+}
+`;
+
 /**
  * Gradients of a layer norm's weight and bias, from dy and its input s[R, D]: dweight[c] = Σ dy · (s − mean) · rstd and
  * dbias[c] = Σ dy over the R rows.
@@ -104,6 +150,21 @@ export const layerNormGradWeight: Kernel = {
 fn kernel(c: u32) { gradColumn(c); }
 `,
   tiled: {
+    special: [
+      {
+        name: 'quads',
+        vectors: ['dy', 's', 'dweight', 'dbias'],
+        workgroupSize: [QUADS * QUAD_LANES, 1, 1],
+        workgroups: ({ D }) => foldTiles(columnQuadTiles(D)),
+        fits: hasColumnQuads,
+        wgsl: `${tileIndexWgsl}${gradColumnsQuadsWgsl('accumulate')}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let i = tileIndex(group);
+  if (i < columnQuadTiles()) { gradColumnsQuads(i, index); }
+}
+`,
+      },
+    ],
     workgroupSize: [COLUMNS * LANES, 1, 1],
     workgroups: ({ D }) => foldTiles(columnTiles(D)),
     fits: ({ R }) => R >= LANES,

@@ -75,34 +75,32 @@ fn gradRowTile(row: u32, index: u32) {
 /** vec4s of a row that a thread holds at most between the sums and the gradients. */
 const QUADS = 4;
 
-/** A workgroup a row, read once and 16 bytes at a time; what is dropped may be stored as halves. */
-function quadsVariant(drops: boolean): TiledVariant {
+/** Whether `gradRowQuads` has rows of this length. */
+export const hasRowQuads = ({ D }: Params) => D % 4 === 0 && D >= 64 && D <= 4 * ROW_TILE_THREADS * QUADS;
+export const rowQuads = (drops: boolean) => ['dy', 's', 'weight', 'ds', ...(drops ? ['dropped'] : [])];
+
+/** WGSL: `fn gradRowQuads(row: u32, index: u32)`: the same, read once and 16 bytes at a time, what is dropped stored so too. */
+export function gradRowQuadsWgsl(drops: boolean): string {
+  const quads = Array.from({ length: QUADS }, (_, i) => i);
   const each = (text: (i: number) => string) =>
-    Array.from(
-      { length: QUADS },
-      (_, i) => `if (index + ${i * ROW_TILE_THREADS}u < quads) {
+    quads
+      .map(
+        (i) => `if (index + ${i * ROW_TILE_THREADS}u < quads) {
     let c = index + ${i * ROW_TILE_THREADS}u;
     let q = row * quads + c;
     ${text(i)}
   }`,
-    ).join('\n  ');
+      )
+      .join('\n  ');
   const factors = [0, 1, 2, 3].map((c) => `dropout_factor(mask, 4u * q + ${c}u)`).join(', ');
-  return {
-    name: 'quads',
-    vectors: ['dy', 's', 'weight', 'ds', ...(drops ? ['dropped'] : [])],
-    workgroupSize: [ROW_TILE_THREADS, 1, 1],
-    workgroups: ({ R }) => foldTiles(R),
-    fits: ({ D }) => D % 4 === 0 && D >= 64 && D <= 4 * ROW_TILE_THREADS * QUADS,
-    wgsl: `${tileIndexWgsl}${tileSumWgsl}${drops ? dropoutWgsl : ''}
-fn tile(group: vec3u, local: vec3u, index: u32) {
-  let row = tileIndex(group);
-  if (row >= p.R) { return; }
+  return `${tileSumWgsl}
+fn gradRowQuads(row: u32, index: u32) {
   let quads = p.D / 4u;
   let mean = stats[2u * row];
   let rstd = stats[2u * row + 1u];
   ${drops ? 'let mask = dropout_mask();' : ''}
   var sums = vec2f();
-  ${Array.from({ length: QUADS }, (_, i) => `var g${i} = vec4f(); var x${i} = vec4f();`).join(' ')}
+  ${quads.map((i) => `var g${i} = vec4f(); var x${i} = vec4f();`).join(' ')}
   ${each((i) => `g${i} = dy[q] * weight[c]; x${i} = (s[q] - mean) * rstd; sums += vec2f(dot(g${i}, vec4f(1.0)), dot(g${i}, x${i}));`)}
   let means = tileSum(sums, index) / f32(p.D);
   ${each(
@@ -111,6 +109,22 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     ds[q] = d;
     ${drops ? `dropped[q] = d * vec4f(${factors});` : ''}`,
   )}
+}
+`;
+}
+
+/** A workgroup a row; memory bounds it. */
+function quadsVariant(drops: boolean): TiledVariant {
+  return {
+    name: 'quads',
+    vectors: rowQuads(drops),
+    workgroupSize: [ROW_TILE_THREADS, 1, 1],
+    workgroups: ({ R }) => foldTiles(R),
+    fits: hasRowQuads,
+    wgsl: `${tileIndexWgsl}${drops ? dropoutWgsl : ''}${gradRowQuadsWgsl(drops)}
+fn tile(group: vec3u, local: vec3u, index: u32) {
+  let row = tileIndex(group);
+  if (row < p.R) { gradRowQuads(row, index); }
 }
 `,
   };

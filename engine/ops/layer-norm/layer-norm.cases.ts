@@ -4,7 +4,7 @@ import type { KernelCase } from '../kernel-case.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormGrads } from './layer-norm-grads.ts';
+import { layerNormGrads, layerNormGradsDrop } from './layer-norm-grads.ts';
 import {
   layerNormDropResidual,
   layerNormDropResidualHalf,
@@ -22,6 +22,7 @@ const shapes: readonly (readonly [name: string, R: number, D: number, accumulate
   ['wide, added', 3, 521, 1],
   ['more quads than threads', 2, 1100, 0],
   ['many rows', 301, 68, 1],
+  ['many rows in whole quads, added', 1101, 72, 1],
 ];
 
 const drop = { dropout: 0.2, maskKey0: 42, maskKey1: 31 };
@@ -84,6 +85,16 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
       params: { R, D, accumulate, weightAccumulate: 1 - accumulate },
       operandElements: [x, x, 2 * R, D, x, D, D],
       fill: fillStats(2),
+    },
+    {
+      ...common,
+      kernel: layerNormGradsDrop,
+      params: { R, D, accumulate, weightAccumulate: 1 - accumulate, ...drop },
+      operandElements: [x, x, 2 * R, D, x, D, D, CONTROL_ELEMENTS, x],
+      fill: (operand, view, random) => {
+        if (operand === 7) setStep(view, 7);
+        else fillStats(2)?.(operand, view, random);
+      },
     },
     {
       ...common,

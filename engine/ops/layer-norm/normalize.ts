@@ -6,7 +6,7 @@ import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormGrads } from './layer-norm-grads.ts';
+import { layerNormGrads, layerNormGradsDrop } from './layer-norm-grads.ts';
 import { layerNormDropResidual, layerNormResidual } from './layer-norm-residual.ts';
 
 export interface NormWeights {
@@ -88,35 +88,41 @@ interface NormGradients {
 /** Gradients in the norm's input, which is returned, and in its weight and bias. */
 function gradients(g: Graph, n: NormGradients): Value {
   const { dy, s, stats, weight, R, D } = n;
-  const dWeight = g.parameterGradient(weight);
-  const dBias = g.parameterGradient(n.bias);
-  const both = [dWeight, dBias].every(({ value }) => value.role === 'parameter-gradient');
-  if (!both) weightGradients(g, n);
+  const weights = weightGradients(g, n);
   const ds = g.gradientTarget(s);
-  const accumulate = ds.accumulate ? 1 : 0;
-  if (both) {
-    const operands = [dy, s, stats, weight, ds.value, dWeight.value, dBias.value];
-    g.emit(layerNormGrads, operands, { R, D, accumulate, weightAccumulate: dWeight.accumulate ? 1 : 0 });
-  } else g.emit(layerNormGrad, [dy, s, stats, weight, ds.value], { R, D, accumulate });
+  const params = { R, D, accumulate: ds.accumulate ? 1 : 0 };
+  const inputs = [dy, s, stats, weight, ds.value];
+  if (weights) g.emit(layerNormGrads, [...inputs, ...weights.values], { ...params, ...weights.params });
+  else g.emit(layerNormGrad, inputs, params);
   return ds.value;
 }
 
 /** The same where the input is a sum with what was dropped of `x`; that gradient goes to x. */
 function droppedGradients(g: Graph, n: NormGradients, x: Value, site: DropoutSite): Value {
   const { dy, s, stats, weight, R, D } = n;
-  weightGradients(g, n);
+  const weights = weightGradients(g, n);
   const ds = g.gradientTarget(s);
   const dx = g.gradientTarget(x);
   const dropped = dx.accumulate ? g.workspace('dropped.grad.part', x.shape) : dx.value;
   const params = { R, D, accumulate: ds.accumulate ? 1 : 0, ...site };
-  g.emit(layerNormGradDrop, [dy, s, stats, weight, ds.value, g.control, dropped], params);
+  const [inputs, outputs] = [
+    [dy, s, stats, weight, ds.value],
+    [g.control, dropped],
+  ];
+  if (weights) g.emit(layerNormGradsDrop, [...inputs, ...weights.values, ...outputs], { ...params, ...weights.params });
+  else g.emit(layerNormGradDrop, [...inputs, ...outputs], params);
   if (dx.accumulate) g.emit(add, [dx.value, dropped], { n: R * D });
   return ds.value;
 }
 
-function weightGradients(g: Graph, { dy, s, stats, weight, bias, R, D }: NormGradients): void {
+/** The gradients in weight and bias: where both are trained, what a call that makes them with others takes for it. */
+function weightGradients(g: Graph, { dy, s, stats, weight, bias, R, D }: NormGradients) {
   const dWeight = g.parameterGradient(weight);
   const dBias = g.parameterGradient(bias);
-  const params = { R, D, accumulate: dWeight.accumulate ? 1 : 0 };
-  g.emit(layerNormGradWeight, [dy, s, stats, dWeight.value, dBias.value], params);
+  const values = [dWeight.value, dBias.value];
+  const accumulate = dWeight.accumulate ? 1 : 0;
+  if (values.every(({ role }) => role === 'parameter-gradient'))
+    return { values, params: { weightAccumulate: accumulate } };
+  g.emit(layerNormGradWeight, [dy, s, stats, ...values], { R, D, accumulate });
+  return null;
 }
