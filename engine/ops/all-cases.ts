@@ -14,6 +14,7 @@ import type { KernelCase } from './kernel-case.ts';
 import { cases as layerNormCases } from './layer-norm/layer-norm.cases.ts';
 import { cases as matmulCases } from './matmul/matmul.cases.ts';
 import { cases as matmulHiddenCases } from './matmul/matmul-hidden.cases.ts';
+import { cases as matmulLinearGradsCases } from './matmul/matmul-linear-grads.cases.ts';
 import { cases as matmulPartsCases } from './matmul/matmul-parts.cases.ts';
 import { cases as normCases } from './norm/norm.cases.ts';
 import { cases as optimizerCases } from './optimizer/optimizer.cases.ts';
@@ -32,6 +33,7 @@ export const allCases: readonly KernelCase[] = [
   ...dropoutCases,
   ...embeddingCases,
   ...embeddingGradCases,
+  ...matmulLinearGradsCases,
   ...matmulCases,
   ...matmulHiddenCases,
   ...matmulPartsCases,

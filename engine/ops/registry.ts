@@ -35,6 +35,7 @@ import {
 } from './layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN, matmulTNSums } from './matmul/matmul.ts';
 import { matmulNNGated, matmulNTReluDrop } from './matmul/matmul-hidden.ts';
+import { matmulLinearGrads } from './matmul/matmul-linear-grads.ts';
 import { matmulAddParts, matmulAddPartsBias, matmulNNParts } from './matmul/matmul-parts.ts';
 import { rowSquareSums } from './norm/row-square-sums.ts';
 import { treeSum } from './norm/tree-sum.ts';
@@ -83,6 +84,7 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       matmulNNBias,
       matmulNTReluDrop,
       matmulNNGated,
+      matmulLinearGrads,
       matmulNNParts,
       matmulAddParts,
       matmulAddPartsBias,

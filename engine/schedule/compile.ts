@@ -3,6 +3,7 @@ import { StudioError } from '../errors.ts';
 import type { BatchShape, Model } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
 import { normalQuantiles, QUANTILES } from '../ops/init-values/quantiles.ts';
+import { withJoinedGradients } from './joined-gradients.ts';
 import { withLifetimes } from './lifetimes.ts';
 import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
@@ -159,7 +160,8 @@ function compileWith(
       hiddenAgain: hidden === 'again',
       evaluate: training !== null,
     });
-    const program = withSplitSums(withPrecision(traced, precision, profile.tensorCores === true), profile);
+    const precise = withPrecision(traced, precision, profile.tensorCores === true);
+    const program = withSplitSums(withJoinedGradients(precise, profile), profile);
     const strategy = training
       ? evaluation(training.strategy, program, evaluationOptions(config))
       : strategyOf(config, program, slots);

@@ -41,19 +41,23 @@ test('software adds each sum whole', () => {
   expect(splits(builtInProfiles.software, { devices: 1 })).toEqual([]);
 });
 
-test('so is what each piece of a head’s logits gives its input', () => {
-  const config = parseConfig({ model: { kind: 'demo-transformer', ninp: 128, nhead: 2, nhid: 8, nlayers: 1 } });
+test.each([
+  ['32-true', 'matmul-nn-parts'],
+  ['16-mixed', 'matmul-nn-parts, half b, tensor cores'],
+])('so is what each piece of a head’s logits gives its input, %s', (precision, parts) => {
+  const model = { kind: 'demo-transformer', ninp: 128, nhead: 2, nhid: 8, nlayers: 1 };
+  const config = parseConfig({ model, precision, devices: 1 });
   const compiled = compileRun({
-    config: { ...config, devices: 1 },
+    config,
     model: buildModel(config.model, 33_278),
     shapes: [{ batch: 2, tokens: 300 }],
     rank: 0,
-    profile: builtInProfiles.h200,
+    profile: { ...builtInProfiles.h200, tensorCores: true },
   });
   const all = compiled.steps[0].schedule.steps.flatMap(({ action }) => dispatches(action));
   const of = (name: string, params: readonly string[]) =>
     all.filter(({ kernel }) => kernel.name === name).map((dispatch) => params.map((p) => dispatch.params[p]));
-  expect(of('matmul-nn-parts', ['M', 'N', 'K'])).toEqual([
+  expect(of(parts, ['M', 'N', 'K'])).toEqual([
     [384, 128, 33_278],
     [216, 128, 33_278],
   ]);

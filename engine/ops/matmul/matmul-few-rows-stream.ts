@@ -1,5 +1,6 @@
 import type { TiledVariant } from '../kernel.ts';
 import { PARTS, range, WARP } from './few-rows-sums.ts';
+import { type ProductWords, plainWords } from './product-words.ts';
 
 /** How a workgroup of `threads` shares a product with few rows. */
 export interface StreamShape {
@@ -14,10 +15,12 @@ export interface StreamShape {
   readonly columns: number;
   /** vec4s along k of a thread between two barriers. */
   readonly turns: number;
-  /** Turns whose weights are on their way or in use: a multiple of `turns`. */
+  /** Turns whose weights are on their way or in use: a multiple of `turns`, or a part of them. */
   readonly ahead: number;
   /** Workgroups along k, each of which leaves a sum of its own; 1: the sum is finished here. */
   readonly parts: number;
+  /** vec4s of workgroup memory, at most: MOST_QUADS if left out. */
+  readonly quads?: number;
 }
 
 /** A sum over a part of k: parts[part, m, n], the rows N elements long. */
@@ -36,7 +39,56 @@ const MOST_QUADS = 2048;
  * Slices of k are added at the end in order.
  */
 export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamShape): TiledVariant {
-  const { threads, rowLanes, columnLanes, columnWarps, rows, columns, turns, ahead, parts } = shape;
+  const { threads, parts } = shape;
+  const { M, N } = streamTile(shape);
+  const { quads, functions, body } = streamCode(layout, shape, plainWords);
+  return {
+    name: `stream-${M}x${N}x${4 * depthOf(shape)}${parts > 1 ? `p${parts}` : ''}`,
+    vectors: ['a', 'b'],
+    workgroupSize: [threads, 1, 1],
+    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), parts],
+    fits: (params) =>
+      ['aOffset', 'lda', 'bOffset', 'ldb', layout === 'nt' ? 'K' : 'N'].every((name) => params[name] % 4 === 0) &&
+      params.K > 0,
+    wgsl: `
+var<workgroup> staged: array<vec4f, ${quads}>;
+${parts > 1 ? storePartWgsl : store}${functions}
+fn tile(group: vec3u, local: vec3u, index: u32) {${body}
+}`,
+  };
+}
+
+/** Rows and columns of a workgroup. */
+export function streamTile({ rowLanes, columnLanes, columnWarps, rows, columns }: StreamShape) {
+  return { M: rowLanes * rows, N: columnLanes * columns * columnWarps };
+}
+
+/** vec4s along k of a workgroup between two barriers. */
+function depthOf({ threads, rowLanes, columnLanes, columnWarps, turns }: StreamShape): number {
+  return (threads / rowLanes / columnLanes / columnWarps) * turns;
+}
+
+/** WGSL of a product that is shared so: what it declares, and the body of a function of `group` and `index`. */
+export interface StreamCode {
+  /** vec4s of workgroup memory that `staged` must have. */
+  readonly quads: number;
+  readonly functions: string;
+  readonly body: string;
+}
+
+export function streamCode(layout: 'nt' | 'nn', shape: StreamShape, p: ProductWords): StreamCode {
+  const {
+    threads,
+    rowLanes,
+    columnLanes,
+    columnWarps,
+    rows,
+    columns,
+    turns,
+    ahead,
+    parts,
+    quads: most = MOST_QUADS,
+  } = shape;
   const nt = layout === 'nt';
   const laneSlices = WARP / rowLanes / columnLanes;
   const sliceWarps = threads / WARP / columnWarps;
@@ -57,7 +109,7 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
   const rowOf = (i: number) => (aligned ? `index / ${depth}u + ${(i * threads) / depth}u` : `${e(i)} / ${depth}u`);
   const quadOf = (i: number) => (aligned ? `index % ${depth}u` : `${e(i)} % ${depth}u`);
   const fetchA = (k0: string) => `if (${k0} + ${depth}u <= whole) {
-    ${pieces.map((i) => guard(i, `a${i} = a[from${i} + ${k0}];`)).join(' ')}
+    ${pieces.map((i) => guard(i, `a${i} = ${p.a}[from${i} + ${k0}];`)).join(' ')}
     } else {
     ${pieces.map((i) => guard(i, `a${i} = lastOfA(from${i}, ${quadOf(i)}, ${k0}, end);`)).join(' ')}
     }`;
@@ -81,18 +133,18 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
   const fetchB = (set: number, k0: string) =>
     nt
       ? `{ let at = min(${k0} + slice, last); ${range(columns)
-          .map((c) => `y${set}_${c} = b[b${c} + at];`)
+          .map((c) => `y${set}_${c} = ${p.b}[b${c} + at];`)
           .join(' ')} }`
       : `if (${k0} + ${slices}u <= whole) {
       let at = (4u * (${k0} + slice)) * ldb4;
       ${range(4)
-        .flatMap((j) => range(columns / 4).map((q) => `y${set}_${q}_${j} = b[b${q} + at + ${j}u * ldb4];`))
+        .flatMap((j) => range(columns / 4).map((q) => `y${set}_${q}_${j} = ${p.b}[b${q} + at + ${j}u * ldb4];`))
         .join(' ')}
       } else {
       let at = 4u * (${k0} + slice);
       ${range(4)
         .flatMap((j) =>
-          range(columns / 4).map((q) => `y${set}_${q}_${j} = b[b${q} + min(at + ${j}u, p.K - 1u) * ldb4];`),
+          range(columns / 4).map((q) => `y${set}_${q}_${j} = ${p.b}[b${q} + min(at + ${j}u, ${p.K} - 1u) * ldb4];`),
         )
         .join(' ')}
       }`;
@@ -105,12 +157,12 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
             .join(' ')} }`,
       )
       .join('\n    ');
-  const chunks = range(ahead / turns)
+  const chunks = range(Math.ceil(ahead / turns))
     .map(
       (chunk) => `
     ${range(turns)
       .map((t) => {
-        const set = chunk * turns + t;
+        const set = (chunk * turns + t) % ahead;
         const next = `k4 + ${(t + ahead) * slices}u`;
         return `${t > 0 ? `if (k4 + ${t * slices}u < end) {` : '{'}
     ${add(set, t)}
@@ -137,8 +189,8 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
 
   const sums = range(rows).flatMap((r) => range(columns).map((c) => `s${r}_${c}`));
   const quads = Math.ceil(sums.length / 4);
-  const memory = Math.max(M * stride, threads * Math.min(quads, Math.floor(MOST_QUADS / threads)));
-  if (memory > MOST_QUADS) throw new RangeError(`${memory} vec4s of workgroup memory`);
+  const memory = Math.max(M * stride, threads * Math.min(quads, Math.floor(most / threads)));
+  if (memory > most) throw new RangeError(`${memory} vec4s of workgroup memory`);
   const perRound = Math.ceil(quads / Math.ceil(quads / Math.floor(memory / threads)));
   const handOver = range(Math.ceil(quads / perRound)).map((round) => {
     const first = round * perRound;
@@ -175,7 +227,7 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
       let cl = ${nt ? `cell / ${rowLanes}u` : `cell % ${columnLanes}u`};
       let c = sum % ${columns}u;
       if (at${o} < ${items}u && sum < ${sums.length}u) {
-        store(${parts > 1 ? 'group.z, ' : ''}m0 + sum / ${columns}u * ${rowLanes}u + rl, group.x * ${N}u + rest % ${columnWarps}u * ${warpColumns}u + ${column('c')}, total${o});
+        ${p.store}(${parts > 1 ? 'group.z, ' : ''}m0 + sum / ${columns}u * ${rowLanes}u + rl, group.x * ${N}u + rest % ${columnWarps}u * ${warpColumns}u + ${column('c')}, total${o});
       } }`,
       )
       .join('\n    ')}
@@ -183,23 +235,16 @@ export function streamVariant(layout: 'nt' | 'nn', store: string, shape: StreamS
   });
 
   return {
-    name: `stream-${M}x${N}x${4 * depth}${parts > 1 ? `p${parts}` : ''}`,
-    vectors: ['a', 'b'],
-    workgroupSize: [threads, 1, 1],
-    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), parts],
-    fits: (params) =>
-      ['aOffset', 'lda', 'bOffset', 'ldb', nt ? 'K' : 'N'].every((name) => params[name] % 4 === 0) && params.K > 0,
-    wgsl: `
-var<workgroup> staged: array<vec4f, ${memory}>;
-${parts > 1 ? storePartWgsl : store}
+    quads: memory,
+    functions: `
 // Beyond the end of the sum 0, so that what is read of b there does not count.
 fn lastOfA(start: u32, quad: u32, k0: u32, end: u32) -> vec4f {
   let k4 = k0 + quad;
-  let value = a[start - quad + min(k4, (p.K - 1u) / 4u)];
-  let inside = vec4u(4u * k4) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.K);
+  let value = ${p.a}[start - quad + min(k4, (${p.K} - 1u) / 4u)];
+  let inside = vec4u(4u * k4) + vec4u(0u, 1u, 2u, 3u) < vec4u(${p.K});
   return select(vec4f(), value, inside & vec4<bool>(k4 < end));
-}
-fn tile(group: vec3u, local: vec3u, index: u32) {
+}`,
+    body: `
   let lane = index % ${WARP}u;
   let warp = index / ${WARP}u;
   let kl = ${kl};
@@ -208,7 +253,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   let slice = warp / ${columnWarps}u * ${laneSlices}u + kl;
   let m0 = group.y * ${M}u;
   let n0 = group.x * ${N}u + warp % ${columnWarps}u * ${warpColumns}u;
-  let last = (p.K - 1u) / 4u;
+  let last = (${p.K} - 1u) / 4u;
   ${
     parts > 1
       ? `let share = (last + ${parts}u) / ${parts}u;
@@ -217,19 +262,19 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       : `let begin = 0u;
   let end = last + 1u;`
   }
-  let whole = min(end, p.K / 4u);
+  let whole = min(end, ${p.K} / 4u);
   ${
     nt
       ? range(columns)
-          .map((c) => `let b${c} = (p.bOffset + min(n0 + ${column(`${c}u`)}, p.N - 1u) * p.ldb) / 4u;`)
+          .map((c) => `let b${c} = (${p.bOffset} + min(n0 + ${column(`${c}u`)}, ${p.N} - 1u) * ${p.ldb}) / 4u;`)
           .join('\n  ')
-      : `let ldb4 = p.ldb / 4u;
+      : `let ldb4 = ${p.ldb} / 4u;
   ${range(columns / 4)
-    .map((q) => `let b${q} = (p.bOffset + min(n0 + ${4 * q * columnLanes}u + cl * 4u, p.N - 4u)) / 4u;`)
+    .map((q) => `let b${q} = (${p.bOffset} + min(n0 + ${4 * q * columnLanes}u + cl * 4u, ${p.N} - 4u)) / 4u;`)
     .join('\n  ')}`
   }
   ${pieces
-    .map((i) => `let from${i} = (p.aOffset + min(m0 + ${rowOf(i)}, p.M - 1u) * p.lda) / 4u + ${quadOf(i)};`)
+    .map((i) => `let from${i} = (${p.aOffset} + min(m0 + ${rowOf(i)}, ${p.M} - 1u) * ${p.lda}) / 4u + ${quadOf(i)};`)
     .join('\n  ')}
   ${aligned ? `let place = index / ${depth}u * ${stride}u + index % ${depth}u;` : ''}
   ${sums.map((s) => `var ${s} = 0.0;`).join(' ')}
@@ -249,7 +294,6 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   var k4 = begin;
   loop {${chunks}
   }
-  ${handOver.join('')}
-}`,
+  ${handOver.join('')}`,
   };
 }
