@@ -13,6 +13,7 @@ import {
   type Kernel,
   PARAMS_BYTES,
   type Params,
+  softwareVariant,
   tiledVariant,
   writeParams,
 } from '../ops/kernel.ts';
@@ -315,8 +316,9 @@ class RateBench {
 
   private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
     const { device, kernels } = this.open;
-    const variant = this.software ? undefined : tiledVariant(kernel, params);
-    const dispatch = { kernel, operands: [], params, tiled: variant !== undefined };
+    const variant = (this.software ? softwareVariant : tiledVariant)(kernel, params);
+    const chosen = this.software && variant?.name ? { variant: variant.name } : {};
+    const dispatch = { kernel, operands: [], params, tiled: variant !== undefined, ...chosen };
     const threads = kernel.threads(params);
     const bytes = new ArrayBuffer(PARAMS_BYTES);
     writeParams(kernel, params, threads, new DataView(bytes), 0);

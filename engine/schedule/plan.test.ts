@@ -270,6 +270,19 @@ describe('the time estimate', () => {
     for (const more of [submits, gaps, slow, far]) expect(more).toBeGreaterThan(base + 1);
   });
 
+  it('has uploads and downloads share the link, in whatever order they come', () => {
+    const offloaded = compileFirst({ config: { devices: 1, strategy: 'fsdp_cpu_offload' } }).steps[0].schedule;
+    const moved = offloaded.steps.reduce((sum, { action }) => {
+      if (action.type === 'keep') return action.parts.reduce((bytes, { device }) => bytes + device.bytes, sum);
+      return 'staging' in action && action.type !== 'report' ? sum + action.staging.bytes : sum;
+    }, 0);
+    const slow = { ...software, ...copying(software, { linkBytesPerSecond: 1e3 }) };
+    const { iterationSeconds, critical } = estimate(offloaded, slow);
+    expect(iterationSeconds).toBeGreaterThan(moved / 1e3);
+    expect(iterationSeconds).toBeLessThan((1.1 * moved) / 1e3);
+    expect(critical.uploads + critical.downloads).toBeGreaterThan(0.9 * iterationSeconds);
+  });
+
   it('takes the rates of as many processes as there are ranks', () => {
     const [copies] = software.copies;
     const two = { ...copies, processes: 2, uploadBytesPerSecond: 1e5, hostCopyBytesPerSecond: 1e5 };
