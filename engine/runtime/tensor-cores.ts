@@ -9,6 +9,7 @@ import { type Kernel, PARAMS_BYTES, type Params, tiledVariant, type View, writeP
 import { seededRandom } from '../ops/kernel-case.ts';
 import { matmulNN, matmulNTBias, matmulTN } from '../ops/matmul/matmul.ts';
 import { matmulNNGated, matmulNTReluDrop } from '../ops/matmul/matmul-hidden.ts';
+import { matmulNNParts, PARTS } from '../ops/matmul/matmul-parts.ts';
 import type { OpenDevice } from './device.ts';
 import { readMapped } from './staging.ts';
 
@@ -120,7 +121,7 @@ function productTrials(): Trial[] {
       values: {
         a,
         b: uniform(N * K, 0.25, 1.25, random),
-        c: new Float32Array(M * N),
+        c: new Float32Array(kernel === matmulNNParts ? PARTS * M * N : M * N),
         bias: uniform(N, 0, 1e-3, random),
         hidden: uniform(M * N, -1, 1, random),
         control: new Float32Array(CONTROL_ELEMENTS),
@@ -134,6 +135,7 @@ function productTrials(): Trial[] {
     trial(matmulNN, ['b']),
     trial(matmulNNGated, ['b', 'hidden', 'c']),
     trial(matmulTN, ['b']),
+    trial(matmulNNParts, ['b']),
   ];
 }
 

@@ -1,4 +1,5 @@
 import type { Call, Value } from '../ops/graph.ts';
+import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import type { Kernel, Params } from '../ops/kernel.ts';
 import { matmulNN, matmulNNBias } from '../ops/matmul/matmul.ts';
 import { matmulAddParts, matmulAddPartsBias, matmulNNParts, PARTS } from '../ops/matmul/matmul-parts.ts';
@@ -29,6 +30,14 @@ function isSplit(parts: Kernel, params: Params): boolean {
   return (few || isTall) && parts.tiled?.fits(params) === true;
 }
 
+/** The same of a product on tensor cores, where they can have its parts. */
+function splitOnTensorCores({ kernel, params }: Call): readonly [parts: Kernel, add: Kernel] | null {
+  const { halves = [] } = kernel;
+  if (kernel !== onTensorCores(matmulNN, halves, params)) return null;
+  const parts = onTensorCores(matmulNNParts, halves, params);
+  return parts && [parts, matmulAddParts];
+}
+
 /**
  * On a real GPU, products of few rows, few columns and long sums (and of few tiles with sums over a vocabulary: what a piece of a
  * head's logits gives its input) as two calls, with the sums over parts of k in a workspace
@@ -39,7 +48,7 @@ export function withSplitSums(program: UnitProgram, { software }: AdapterProfile
   if (software) return program;
   const values: Value[] = [...program.values];
   const split = (call: Call): Call[] => {
-    const [parts, add] = SPLIT.get(call.kernel) ?? [];
+    const [parts, add] = SPLIT.get(call.kernel) ?? splitOnTensorCores(call) ?? [];
     if (!parts || !add || !isSplit(parts, call.params)) return [call];
     const [a, b, c, ...bias] = call.operands;
     const { M, N } = call.params;

@@ -1,7 +1,8 @@
 import type { Kernel, Params, TiledVariant, View } from '../kernel.ts';
 import { matmulNN, matmulNNBias, matmulNT, matmulNTBias, matmulTN } from '../matmul/matmul.ts';
 import { matmulNNGated, matmulNTReluDrop } from '../matmul/matmul-hidden.ts';
-import { matrixVariants } from '../matmul/matmul-matrix.ts';
+import { matrixParts, matrixVariants } from '../matmul/matmul-matrix.ts';
+import { matmulNNParts, PARTS } from '../matmul/matmul-parts.ts';
 import type { MatmulLayout } from '../matmul/matmul-wgsl.ts';
 import { packHalves, unpackHalves } from './half.ts';
 import { withHalves } from './with-halves.ts';
@@ -14,6 +15,7 @@ const layouts: ReadonlyMap<Kernel, MatmulLayout> = new Map([
   [matmulNN, 'nn'],
   [matmulNNBias, 'nn'],
   [matmulNNGated, 'nn'],
+  [matmulNNParts, 'nn'],
   [matmulTN, 'tn'],
 ]);
 
@@ -43,7 +45,8 @@ function variantsOf(kernel: Kernel, layout: MatmulLayout, halves: readonly strin
   // Neither a bias nor a gate has a place as float32.
   if ((bias && !halves.includes('bias')) || (gate && !halves.includes('hidden'))) return [];
   const type = (name: string) => (halves.includes(name) ? 'f16' : 'f32');
-  return matrixVariants(layout, { a: type('a'), b: type('b'), c: type('c'), bias, gate, drop: has('control') });
+  const operands = { a: type('a'), b: type('b'), c: type('c'), bias, gate, drop: has('control') } as const;
+  return kernel === matmulNNParts ? matrixParts(operands, PARTS) : matrixVariants(layout, operands);
 }
 
 function withVariants(kernel: Kernel, halves: readonly string[], variants: readonly TiledVariant[]): Kernel {

@@ -22,6 +22,8 @@ export interface MatrixShape {
   readonly columns: number;
   /** Subgroups that share the same outputs, each of which adds its part of the staged terms. */
   readonly slices: number;
+  /** In how many parts the terms are cut, each a workgroup's own: c is then those sums, a part after the other. */
+  readonly parts?: number;
 }
 
 /** What a, b and c are stored as, and whether there is a bias, which then is halves. */
@@ -64,6 +66,13 @@ export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): 
   });
 }
 
+/** The sums over each of so many parts of the terms of A·B, for a `matmulNNParts` whose a is float32. */
+export function matrixParts(operands: MatrixOperands, parts: number): TiledVariant[] {
+  if (operands.a !== 'f32' || operands.c !== 'f32') return [];
+  const variant = matrixVariant('nn', operands, { ...SHAPES[0], parts });
+  return [{ ...variant, fits: (params) => Math.min(params.M, params.N) >= WORTH_MATRICES && variant.fits(params) }];
+}
+
 /**
  * On tensor cores: products of halves, added in float32. Operands that are float32 are rounded to halves while they are staged
  * in workgroup memory, as torch.autocast rounds them; the next tile is fetched into registers meanwhile. Each subgroup holds
@@ -72,14 +81,15 @@ export function matrixVariants(layout: MatmulLayout, operands: MatrixOperands): 
  * edge, those with relu, dropout or a gate, those of several slices and halves, through workgroup memory.
  */
 export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, shape: MatrixShape): TiledVariant {
-  const { M, N, K, rows, columns, slices } = shape;
+  const { M, N, K, rows, columns, slices, parts = 1 } = shape;
   const blocks = (M / rows) * (N / columns);
   const subgroups = blocks * slices;
+  const [end, ldc] = parts > 1 ? ['end', 'p.N'] : ['p.K', 'p.ldc'];
   const threads = subgroups * LANES;
   const aAlongK = layout !== 'tn';
   const bAlongK = layout === 'nt';
-  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads);
-  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads);
+  const a = stagedOperand('a', operands.a, aAlongK, M, K, threads, parts > 1);
+  const b = stagedOperand('b', operands.b, bAlongK, N, K, threads, parts > 1);
   const tileRows = range(rows / TILE);
   const tileColumns = range(columns / TILE);
   const sum = (i: number, j: number) => `c${i}_${j}`;
@@ -105,7 +115,7 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
   const { c, bias, gate = false, drop = false } = operands;
   const wholeStores = slices === 1 && c === 'f32' && !gate && !drop;
   return {
-    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}`,
+    name: `matrix-${M}x${N}x${K}${slices > 1 ? `-${slices}` : ''}${parts > 1 ? `p${parts}` : ''}`,
     directives: DIRECTIVES,
     vectors: [...(operands.a === 'f32' ? ['a'] : []), ...(operands.b === 'f32' ? ['b'] : [])],
     octets: [
@@ -115,12 +125,13 @@ export function matrixVariant(layout: MatmulLayout, operands: MatrixOperands, sh
       ...(gate ? ['hidden'] : []),
     ],
     workgroupSize: [LANES, subgroups, 1],
-    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), 1],
-    fits: (params) => fitsMatrices(layout, operands, params),
+    workgroups: (params) => [Math.ceil(params.N / N), Math.ceil(params.M / M), parts],
+    fits: (params) =>
+      fitsMatrices(layout, operands, parts > 1 ? { ...params, cOffset: 0, ldc: params.N, accumulate: 0 } : params),
     wgsl: `
 ${a.declare}
 ${b.declare}
-${drop ? dropoutWgsl : ''}${finishWgsl(operands, shape)}
+${drop ? dropoutWgsl : ''}${parts > 1 ? PART_WGSL : ''}${finishWgsl(operands, shape)}
 ${a.wgsl}
 ${b.wgsl}
 ${bias ? BIAS_WGSL : ''}
@@ -138,7 +149,10 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   ${
     wholeStores
       ? `let whole = m0 + ${M}u <= p.M && n0 + ${N}u <= p.N${bias ? ' && p.relu == 0u' : ''};
-  let to = p.cOffset + (m0 + rows0) * p.ldc + n0 + columns0;
+  let to = ${parts > 1 ? 'group.z * p.M * p.N' : 'p.cOffset'} + (m0 + rows0) * ${ldc} + n0 + columns0;${
+    parts > 1
+      ? ''
+      : `
   if (whole && p.accumulate != 0u) {
     ${sums
       .map(
@@ -147,15 +161,16 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
       )
       .join('\n    ')}
   }`
+  }`
       : ''
   }
   ${bias ? biasTerm(M, N, K, bAlongK, threads, multiply(TILE)) : ''}
-  var k0 = 0u;
+  ${parts > 1 ? partOfTerms(parts) : 'var k0 = 0u;'}
   ${fetch}
   ${stage}
   workgroupBarrier();
   loop {
-    let last = k0 + ${K}u >= p.K;
+    let last = k0 + ${K}u >= ${end};
     k0 += ${K}u;
     if (!last) {
     ${fetch}
@@ -172,7 +187,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
     ${sums
       .map(
         ({ name, row, column }) =>
-          `subgroupMatrixStore<row_major>(&c, to + ${row}u * p.ldc + ${column}u, ${name}, p.ldc);`,
+          `subgroupMatrixStore<row_major>(&c, to + ${row}u * ${ldc} + ${column}u, ${name}, ${ldc});`,
       )
       .join('\n    ')}
     return;
@@ -195,6 +210,18 @@ fn tile(group: vec3u, local: vec3u, index: u32) {
   };
 }
 
+/** Which part a workgroup adds, and where it ends: in functions; `tile` has a copy that is known to be uniform. */
+const PART_WGSL = `var<private> part: u32;
+var<private> end_of_part: u32;
+`;
+
+/** The parts of `matmulNNParts`: whole quads of terms, the last perhaps fewer. */
+const partOfTerms = (parts: number) => `let length = ((p.K + 3u) / 4u + ${parts - 1}u) / ${parts}u * 4u;
+  var k0 = group.z * length;
+  let end = min(k0 + length, p.K);
+  part = group.z;
+  end_of_part = end;`;
+
 /** vec4s of a row of a 16x16 result, and of all of it. */
 const RESULT_ROW = TILE / 4;
 const RESULT_QUADS = TILE * RESULT_ROW;
@@ -204,7 +231,7 @@ const RESULT_QUADS = TILE * RESULT_ROW;
  * `finish`, which adds those of all slices, does what comes after the sum, and stores them: one at a time as float32, eight at
  * a time as halves.
  */
-function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: MatrixShape): string {
+function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices, parts = 1 }: MatrixShape): string {
   const { c, bias, gate = false, drop = false } = operands;
   const blocks = (M / rows) * (N / columns);
   const half = c === 'f16';
@@ -238,7 +265,7 @@ function finishWgsl(operands: MatrixOperands, { M, N, rows, columns, slices }: M
       ${drop ? `low *= ${factors(0)}; high *= ${factors(4)};` : ''}
       c[at / ${UNIT}u] = octet(low, high);`
     : `var value = ${summed(`e / ${TILE}u * ${RESULT_ROW}u + e % ${TILE}u / 4u`, '[e % 4u]')};
-      ${gate || drop ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
+      ${gate || drop || parts > 1 ? '' : 'if (p.accumulate != 0u) { value += c[at]; }'}
       ${relu('value', '0.0')}
       ${
         gate
@@ -257,7 +284,7 @@ fn finish(m0: u32, n0: u32, held: u32, lane: u32${drop ? ', mask: DropoutMask' :
     let m = m0 + e / ${perRow}u;
     let n = n0 + e % ${perRow}u * ${width}u;
     if (m < p.M && n < p.N) {
-      let at = p.cOffset + m * p.ldc + n;
+      let at = ${parts > 1 ? '(part * p.M + m) * p.N + n' : 'p.cOffset + m * p.ldc + n'};
       ${body}
     }
   }
@@ -308,6 +335,7 @@ function stagedOperand(
   extent: number,
   K: number,
   threads: number,
+  inParts: boolean,
 ): StagedOperand {
   const [first, edge, kind] = name === 'a' ? ['m0', 'p.M', 'left'] : ['n0', 'p.N', 'right'];
   const perRow = (alongK ? K : extent) / UNIT;
@@ -319,16 +347,19 @@ function stagedOperand(
     (i + 1) * threads <= units ? body : `if (index < ${units - i * threads}u) { ${body} }`;
   const half = type === 'f16';
   const each = half ? UNIT : UNIT / 2;
+  const end = inParts ? 'end_of_part' : 'p.K';
+  // A part begins with any quad, so that the last quad of a row may be the first of a unit.
+  const whole = inParts ? UNIT / 2 : UNIT;
   const at = alongK
-    ? `(p.${name}Offset + min(outer, ${edge} - 1u) * p.ld${name} + min(k, (p.K - 1u) / ${UNIT}u * ${UNIT}u)) / ${each}u`
+    ? `(p.${name}Offset + min(outer, ${edge} - 1u) * p.ld${name} + min(k, (p.K - 1u) / ${whole}u * ${whole}u)) / ${each}u`
     : `(p.${name}Offset + min(k, p.K - 1u) * p.ld${name} + min(outer, (${edge} - 1u) / ${UNIT}u * ${UNIT}u)) / ${each}u`;
   const inRange = (value: string, shift: number) => {
     if (name === 'b') return value;
-    if (half) return `select(vec4u(), ${value}, k < p.K)`;
-    if (!alongK) return `select(vec4f(), ${value}, k < p.K)`;
+    if (half) return `select(vec4u(), ${value}, k < ${end})`;
+    if (!alongK) return `select(vec4f(), ${value}, k < ${end})`;
     return `select(vec4f(), ${value}, vec4u(k) + vec4u(${range(4)
       .map((j) => `${shift + j}u`)
-      .join(', ')}) < vec4u(p.K))`;
+      .join(', ')}) < vec4u(${end}))`;
   };
   const coordinates = (i: number) =>
     alongK
