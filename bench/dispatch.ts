@@ -52,6 +52,17 @@ export async function readyDispatch(
   };
 }
 
+let pool = new Float32Array(0);
+
+/** Numbers in [-1, 1), the same each time: a part of one list, which is made once and may begin anywhere in it. */
+export function randomValues(count: number, from = 0): Float32Array<ArrayBuffer> {
+  if (pool.length < from + count) {
+    const random = seededRandom(1);
+    pool = Float32Array.from({ length: from + count }, () => random() * 2 - 1);
+  }
+  return pool.subarray(from, from + count);
+}
+
 const CHUNK = 2 ** 20;
 
 /** Buffers with numbers in [-1, 1): what a GPU draws, and with it its clock, depends on what it multiplies. */
@@ -83,8 +94,7 @@ export class RandomBuffers {
   private chunkOf(dtype: DType): GPUBuffer {
     const known = this.chunks.get(dtype);
     if (known) return known;
-    const random = seededRandom(1);
-    const values = Float32Array.from({ length: CHUNK }, () => random() * 2 - 1);
+    const values = randomValues(CHUNK);
     const view = dtype === 'f16' ? packHalves(values) : values;
     const usage = GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
     const chunk = this.device.createBuffer({ size: view.byteLength, usage });

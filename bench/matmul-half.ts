@@ -2,10 +2,9 @@ import { StudioError } from '../engine/errors.ts';
 import { packHalves, unpackHalves } from '../engine/ops/half/half.ts';
 import { onTensorCores } from '../engine/ops/half/on-tensor-cores.ts';
 import { type Params, tiledVariant } from '../engine/ops/kernel.ts';
-import { seededRandom } from '../engine/ops/kernel-case.ts';
 import { offersTensorCores } from '../engine/runtime/tensor-cores.ts';
 import { BenchDevice } from './bench-device.ts';
-import { type Encode, readyDispatch, withVariant } from './dispatch.ts';
+import { type Encode, randomValues, readyDispatch, withVariant } from './dispatch.ts';
 import type { Rates } from './floor.ts';
 import { type HalfRow, halfHeader, halfLine } from './matmul-half-table.ts';
 import { type ProductShape, productParams, shapeName } from './matmul-shapes.ts';
@@ -34,7 +33,14 @@ const SHAPES: readonly (readonly [ProductShape, Stored])[] = [
   [['tn', 3072, 1024, 4096], 'f32'],
   [['tn', 4096, 1024, 4096], 'f32'],
 ];
+const LARGEST = 4096 * 4096;
+/** Where a's numbers begin among those of b. */
+const A_FROM = 8198;
 const ROUNDS = 7;
+/** Products of a pass. */
+const CHAIN = 4;
+/** What is checked on the host lets the clock fall far. */
+const WARM_MS = 1000;
 
 /**
  * Products of halves on tensor cores, with results in float32 and, as torch's are, in halves: each variant that could run
@@ -84,13 +90,13 @@ async function measureShape(
   const theirs: number[] = [];
   await device.warm(async () => {
     for (const { encode } of candidates) await device.msOf(encode);
-  });
+  }, WARM_MS);
   for (let round = 0; round < ROUNDS; round++) {
-    const product = { layout, M, N, K, dtype: 'float16', bias: false, copies: 1, chain: 4 };
+    const product = { layout, M, N, K, dtype: 'float16', bias: false, copies: 1, chain: CHAIN };
     theirs.push(...((await askBeside(asked, { ask: 'matmul', ...product }))?.ms ?? []));
     // The clock has fallen while torch was asked.
-    await device.msOf(candidates[0].encode, 4);
-    for (const { encode, ms } of candidates) ms.push(await device.msOf(encode));
+    await device.msOf(candidates[0].encode, CHAIN);
+    for (const { encode, ms } of candidates) ms.push(await device.msOf(encode, CHAIN));
   }
   await torch?.forget();
   for (const buffer of Object.values(data.buffers)) buffer.destroy();
@@ -120,11 +126,17 @@ interface Operands {
   readonly buffers: Readonly<Record<'a' | 'b' | 'f32' | 'f16', GPUBuffer>>;
 }
 
+let halvesPool: Uint32Array<ArrayBuffer> | null = null;
+
+/** A part of one list, as `randomValues`. */
+function randomHalves(count: number, from = 0): Uint32Array<ArrayBuffer> {
+  halvesPool ??= packHalves(randomValues(LARGEST + A_FROM));
+  return halvesPool.subarray(from / 2, (from + count) / 2);
+}
+
 function makeOperands(device: GPUDevice, shape: ProductShape, stored: Stored): Operands {
   const [, M, N, K] = shape;
-  const random = seededRandom(1);
-  const halves = (n: number) => packHalves(Float32Array.from({ length: n }, () => random() * 2 - 1));
-  const [aHalves, bHalves] = [halves(M * K), halves(N * K)];
+  const [aHalves, bHalves] = [randomHalves(M * K, A_FROM), randomHalves(N * K)];
   const [a, b] = [unpackHalves(aHalves), unpackHalves(bHalves)];
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
   const empty = (size: number) => device.createBuffer({ size, usage });

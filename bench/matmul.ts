@@ -1,9 +1,8 @@
 import type { Kernel, Params } from '../engine/ops/kernel.ts';
 import { tiledVariant } from '../engine/ops/kernel.ts';
-import { seededRandom } from '../engine/ops/kernel-case.ts';
 import type { OpenDevice } from '../engine/runtime/device.ts';
 import { BenchDevice } from './bench-device.ts';
-import { readyDispatch, withVariant } from './dispatch.ts';
+import { randomValues, readyDispatch, withVariant } from './dispatch.ts';
 import { floorMs, ratioTo } from './floor.ts';
 import { type Candidate, candidates } from './matmul-candidates.ts';
 import { guideTable } from './matmul-guide.ts';
@@ -27,6 +26,8 @@ const CHAIN = 64;
 /** Sums over parts of k, at most. */
 const MOST_PARTS = 8;
 const ROUNDS = 5;
+/** Where a's numbers begin among those of b. */
+const A_FROM = 4099;
 
 /**
  * Products of the guide's model and large ones, beside their floor by this device's measured rates and torch. Arguments: an
@@ -88,7 +89,7 @@ async function candidatesTable(
   }
   const torchUs = theirs.length ? 1000 * timesOf(theirs).medianMs : null;
   const row = (name: string, us: number, words: string) =>
-    `  ${name.padEnd(36)} ${us.toFixed(1).padStart(8)} us ${(flops / us / 1e6).toFixed(1).padStart(6)} TFLOP/s ` +
+    `  ${name.padEnd(36)} ${us.toFixed(1).padStart(8)} us ${(flops / us / 1e6).toPrecision(3).padStart(8)} TFLOP/s ` +
     `${(bytes / us / 1e3).toFixed(0).padStart(6)} GB/s ${((100 * floorUs) / us).toFixed(0).padStart(4)} %  ${words}`;
   for (const [i, { name, error }] of ready.entries()) {
     const us = timesOf(times[i]).medianMs;
@@ -110,16 +111,15 @@ interface Data {
 }
 
 function makeData(device: GPUDevice, layout: Layout, { M, N, K, lda, ldb, ldc }: Params): Data {
-  const random = seededRandom(1);
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
-  const filled = (elements: number) => {
-    const values = Float32Array.from({ length: elements }, () => random() * 2 - 1);
+  const filled = (elements: number, from: number) => {
+    const values = randomValues(elements, from);
     const buffer = device.createBuffer({ size: elements * 4, usage });
     device.queue.writeBuffer(buffer, 0, values);
     return { values, buffer };
   };
-  const a = filled((layout === 'tn' ? K : M) * lda);
-  const b = filled((layout === 'nt' ? N : K) * ldb);
+  const a = filled((layout === 'tn' ? K : M) * lda, A_FROM);
+  const b = filled((layout === 'nt' ? N : K) * ldb, 0);
   const weights = layout === 'tn' || M === 4096 ? 1 : COPIES;
   const encoder = device.createCommandEncoder();
   const others = Array.from({ length: weights - 1 }, () => {

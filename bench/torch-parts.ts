@@ -114,7 +114,7 @@ export async function torchBeside(setting: TorchSetting): Promise<TorchParts | n
     const torch = await TorchParts.open(setting);
     const { version, on, backend } = torch.place;
     const ranks = setting.ranks ? `, ${setting.ranks} ranks by ${backend}` : '';
-    console.log(`torch ${version} on ${on}${ranks}, in turns with ours`);
+    console.log(`beside torch ${version} on ${on}${ranks}`);
     return torch;
   } catch (error) {
     console.log(`without torch: ${lastLine((error as Error).message)}`);
