@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { guideLine } from './matmul-guide.ts';
-import { GUIDE_SHAPES, leastCost, productParams, shapeName, shrunk } from './matmul-shapes.ts';
+import { GUIDE_SHAPES, leastCost, leastGradientsCost, productParams, shapeName, shrunk } from './matmul-shapes.ts';
 
 test('a floor has the weight once, or the gradient of the weight', () => {
   const weight = 4 * 4096 * 1024;
@@ -8,6 +8,7 @@ test('a floor has the weight once, or the gradient of the weight', () => {
   expect(leastCost(['nt', 35, 4096, 1024])).toEqual({ flops, bytes: weight });
   expect(leastCost(['nn', 35, 1024, 4096])).toEqual({ flops, bytes: weight });
   expect(leastCost(['tn', 4096, 1024, 35])).toEqual({ flops, bytes: weight });
+  expect(leastGradientsCost(35, 4096, 1024)).toEqual({ flops: 2 * flops, bytes: 2 * weight });
 });
 
 test('rows of a and c begin at whole vec4s', () => {

@@ -22,6 +22,15 @@ export const GUIDE_SHAPES: readonly ProductShape[] = [
   ['tn', 4096, 1024, 35],
 ];
 
+/** [outputs, inputs] of its linear layers but the head, whose gradients are one dispatch. */
+export const GUIDE_LAYERS: readonly (readonly [number, number])[] = [
+  [1024, 1024],
+  [2048, 1024],
+  [3072, 1024],
+  [4096, 1024],
+  [1024, 4096],
+];
+
 export const LARGE_SHAPES: readonly ProductShape[] = [
   ['nt', 4096, 4096, 4096],
   ['nn', 4096, 4096, 4096],
@@ -30,10 +39,13 @@ export const LARGE_SHAPES: readonly ProductShape[] = [
 
 export const shapeName = ([layout, ...extents]: ProductShape): string => `${layout} ${extents.join('x')}`;
 
-/** A shape for a machine without a GPU: what is not few is a sixteenth. */
-export function shrunk([layout, ...extents]: ProductShape): ProductShape {
-  const [M, N, K] = extents.map((n) => (n <= 64 ? n : Math.ceil(n / 64) * 4 - (n === 33_278 ? 2 : 0)));
-  return [layout, M, N, K];
+/** An extent for a machine without a GPU: what is not few is a sixteenth. */
+export function shrunkExtent(n: number): number {
+  return n <= 64 ? n : Math.ceil(n / 64) * 4 - (n === 33_278 ? 2 : 0);
+}
+
+export function shrunk([layout, M, N, K]: ProductShape): ProductShape {
+  return [layout, shrunkExtent(M), shrunkExtent(N), shrunkExtent(K)];
 }
 
 /** Rows without gaps, but for whole vec4s of a and c. */
@@ -49,4 +61,9 @@ export function productParams([layout, M, N, K]: ProductShape): Params {
  */
 export function leastCost([, M, N, K]: ProductShape): Cost {
   return { flops: 2 * M * N * K, bytes: 4 * Math.max(M * K, K * N, M * N) };
+}
+
+/** The least that both gradients of a layer cost: two products, the weight read and its gradient written. */
+export function leastGradientsCost(rows: number, outputs: number, inputs: number): Cost {
+  return { flops: 4 * rows * outputs * inputs, bytes: 8 * outputs * inputs };
 }

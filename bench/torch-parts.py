@@ -105,6 +105,20 @@ def matmul(layout, M, N, K, dtype, bias, copies, chain):
     return Timed(work, chain)
 
 
+def gradients(M, N, K, copies, chain):
+    """Of a linear layer: its input's, its weight's and its bias's, over `copies` of the weight and its gradient in turns."""
+    dy, x, dx, db = values(M, N), values(M, K), values(M, K), values(N)
+    weights, grads = ([values(N, K) for _ in range(copies)] for _ in range(2))
+
+    def work():
+        for i in range(chain):
+            torch.mm(dy, weights[i % copies], out=dx)
+            torch.mm(dy.t(), x, out=grads[i % copies])
+            torch.sum(dy, 0, out=db)
+
+    return Timed(work, chain)
+
+
 def attention(batch, tokens, heads, headDim, causal, dropout, backward):
     """scaled_dot_product_attention, or it and its gradients."""
     qkv = values(batch, tokens, 3, heads, headDim).permute(2, 0, 3, 1, 4).requires_grad_()
@@ -232,7 +246,7 @@ def folder(action, shapes, path):
     return Timed(lambda: work(state, checkpoint_id=path), how="wall", warm=False, before=torch.distributed.barrier)
 
 
-SUBJECTS = {each.__name__: each for each in (copy, matmul, attention, adam, step, collective, file, folder)}
+SUBJECTS = {each.__name__: each for each in (copy, matmul, gradients, attention, adam, step, collective, file, folder)}
 
 
 def answer(made, question):
