@@ -99,12 +99,17 @@ const store = (sum: string, first: string) =>
     )
     .join('\n  ');
 const lanes = 'vec4u(0u, 1u, 2u, 3u)';
-/** What of four values is kept; each lane has made the mask's part `name` of one of the other rows, and of its own. */
-const kept = (value: string, row: (n: number) => string, column: (n: number) => string) =>
-  `vec4f(${range(4)
-    .map((n) => `select(0.0, ${value}[${n}], pair_kept(mask, ${row(n)}, ${column(n)}))`)
-    .join(', ')})`;
-const lent = (name: string, lane: number) => `subgroupBroadcast(${name}, ${lane}u)`;
+/**
+ * Words of the mask, one made by each lane, for all lanes: four at a time at the ends of the first rows of scores0, which no
+ * product touches.
+ */
+const share = (word: string, words: number) =>
+  `{ let word = ${word};
+      let words = vec4u(${range(4)
+        .map((i) => `subgroupShuffle(word, (4u * lane + ${i}u) % ${OWN}u)`)
+        .join(', ')});
+      if (lane < ${words / 4}u) { scores0[row + ${BLOCK / 4}u] = words; } }`;
+const shared = (quad: number) => `scores0[${quad * STRIDE + BLOCK / 4}u]`;
 
 /** `attention-grad-q`: rows of a workgroup are queries. */
 export const attentionGradQMatrix: TiledVariant = variant(
@@ -122,18 +127,16 @@ export const attentionGradQMatrix: TiledVariant = variant(
   for (var other = 0u; other < all; other += ${BLOCK}u) {
     ${product('scores0', 'q', 'qkv', 'k_first', 'step')}
     ${product('scores1', 'd', 'qkv', 'v_first', 'step')}
-    var mask_column = 0u;
-    if (mask.threshold != 0u) { mask_column = pair_column(mask, row0 + other + lane % ${BLOCK}u); }
+    if (mask.threshold != 0u) ${share(`pair_column(mask, row0 + other + lane % ${BLOCK}u)`, BLOCK)}
     workgroupBarrier();
     ${quads
       .map(
         (c) => `var g${c} = ${read('scores1', c)};
     if (mask.threshold != 0u) {
-      g${c} = ${kept(
-        `g${c}`,
-        () => 'mask_row',
-        (n) => lent('mask_column', 4 * c + n),
-      )};
+      let columns = ${shared(c)};
+      ${range(4)
+        .map((n) => `if (!pair_kept(mask, mask_row, columns[${n}])) { g${c}[${n}] = 0.0; }`)
+        .join(' ')}
     }
     g${c} = exp2(${read('scores0', c)} * factor - row_lse) * (g${c} * kept_scale - row_delta * scale);
     if (p.causal != 0u) { g${c} = select(vec4f(), g${c}, other + ${4 * c}u + ${lanes} <= vec4u(t)); }`,
@@ -161,11 +164,11 @@ export const attentionGradKVMatrix: TiledVariant = variant(
   for (var other = select(0u, own, p.causal != 0u); other < p.T; other += ${BLOCK}u) {
     ${product('scores0', 'k', 'qkv', 'q_first', 'step')}
     ${product('scores1', 'v', 'dout', 'o_first', 'o_step')}
-    // The lower half of the lanes has the rows' multipliers, the upper half what is added.
-    var mask_rows = 0u;
-    if (mask.threshold != 0u) {
-      mask_rows = pair_key(mask, 2u * (row0 + other + lane % ${BLOCK}u) + lane / ${BLOCK}u) | select(0u, 1u, lane < ${BLOCK}u);
-    }
+    // The lower half of the lanes makes the rows' multipliers, the upper half what is added.
+    if (mask.threshold != 0u) ${share(
+      `pair_key(mask, 2u * (row0 + other + lane % ${BLOCK}u) + lane / ${BLOCK}u) | select(0u, 1u, lane < ${BLOCK}u)`,
+      2 * BLOCK,
+    )}
     workgroupBarrier();
     ${quads
       .map(
@@ -174,10 +177,12 @@ export const attentionGradKVMatrix: TiledVariant = variant(
     var g${c} = ${read('scores1', c)};
     var kept${c} = w${c};
     if (mask.threshold != 0u) {
+      let multipliers = ${shared(c)};
+      let addends = ${shared(BLOCK / 4 + c)};
       ${range(4)
         .map(
           (n) =>
-            `if (!pair_kept(mask, vec2u(${lent('mask_rows', 4 * c + n)}, ${lent('mask_rows', BLOCK + 4 * c + n)}), mask_column)) { g${c}[${n}] = 0.0; kept${c}[${n}] = 0.0; }`,
+            `if (!pair_kept(mask, vec2u(multipliers[${n}], addends[${n}]), mask_column)) { g${c}[${n}] = 0.0; kept${c}[${n}] = 0.0; }`,
         )
         .join('\n      ')}
     }

@@ -6,6 +6,8 @@ export interface RowsShape {
   readonly threads: number;
   readonly rows: number;
   readonly chunk: number;
+  /** Whether it is for dropout, whose masks cost registers and workgroup memory even where nothing is dropped. */
+  readonly drops: boolean;
 }
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
@@ -32,18 +34,19 @@ function attentionRows(
   wgsl: string,
   heads: (params: Params) => number,
 ): TiledVariant {
-  const { threads, rows, chunk } = shape;
+  const { threads, rows, chunk, drops } = shape;
   return {
-    name: `rows-${threads}x${rows}-${chunk}`,
+    name: `rows-${threads}x${rows}-${chunk}${drops ? '-drop' : ''}`,
     vectors,
     workgroupSize: [threads, 1, 1],
     workgroups: (params) => [Math.ceil(params.T / (threads * rows)), params.B * heads(params), 1],
-    fits: ({ B, T, H, HD, stride, qOffset, kOffset, vOffset }) =>
+    fits: ({ B, T, H, HD, stride, qOffset, kOffset, vOffset, dropout }) =>
+      drops === dropout > 0 &&
       HD <= WIDEST &&
       [HD, stride, qOffset, kOffset, vOffset].every((n) => n % 4 === 0) &&
       B * H * T > 0 &&
       B * H <= 65_535,
-    wgsl: `${pairMaskWgsl}
+    wgsl: `${drops ? pairMaskWgsl : ''}
 const HD4 = HD / 4u;
 var<workgroup> staged0: array<vec4f, ${chunk}u * HD4>;
 var<workgroup> staged1: array<vec4f, ${chunk}u * HD4>;
@@ -53,13 +56,13 @@ ${wgsl}`,
 }
 
 /** What all three begin with: the batch of this workgroup, one of `heads`, and the rows of this thread (or the last one). */
-const place = ({ threads, rows }: RowsShape, heads: string) => `
+const place = ({ threads, rows, drops }: RowsShape, heads: string) => `
   let b = group.y / (${heads});
   let rows = b * p.T * p.stride;
   let scale = 1.0 / sqrt(f32(HD));
   let mine = (group.x * ${threads}u + index) * ${rows}u;
   ${each(rows, (r) => `let t${r} = min(mine + ${r}u, p.T - 1u);`)}
-  let mask = dropout_mask();`;
+  ${drops ? 'let mask = dropout_mask();' : ''}`;
 
 /** Queries of a workgroup are of one head; its keys and values are of the head `kv_head`. All keys that the workgroup needs, and this thread. */
 const queries = (shape: RowsShape) => `${place(shape, 'p.H')}
@@ -69,29 +72,32 @@ const queries = (shape: RowsShape) => `${place(shape, 'p.H')}
   let needed = select(p.T, min(mine + ${shape.rows}u, p.T), p.causal != 0u);`;
 
 /** Stages keys and values of `chunk` rows from `first` on; past the last, that one again; and what the mask has of these keys. */
-const stageKeys = ({ threads, chunk }: RowsShape) => `
+const stageKeys = ({ threads, chunk, drops }: RowsShape) => `
     workgroupBarrier();
     for (var j = index; j < ${chunk}u * HD4; j += ${threads}u) {
       let at = kv_head + min(first + j / HD4, p.T - 1u) * p.stride + j % HD4 * 4u;
       staged0[j] = qkv[(at + p.kOffset) / 4u];
       staged1[j] = qkv[(at + p.vOffset) / 4u];
     }
-    if (mask.threshold != 0u && index < ${chunk / 4}u) {
+    ${
+      drops
+        ? `if (index < ${chunk / 4}u) {
       let column = group.y * p.T + first + 4u * index;
       columns[index] = vec4u(${range(4)
         .map((c) => `pair_column(mask, column + ${c}u)`)
         .join(', ')});
+    }`
+        : ''
     }
     workgroupBarrier();
     let upto = min(${chunk}u, max(needed, first) - first);`;
 
-const columns = ({ chunk }: RowsShape) => `
-var<workgroup> columns: array<vec4u, ${chunk / 4}>;`;
+const columns = ({ chunk, drops }: RowsShape) => (drops ? `\nvar<workgroup> columns: array<vec4u, ${chunk / 4}>;` : '');
 
 const queryHeads = ({ H }: Params) => H;
 
 export function attentionForwardRows(shape: RowsShape): TiledVariant {
-  const { rows } = shape;
+  const { rows, drops } = shape;
   const keys = range(AT_ONCE);
   return attentionRows(
     shape,
@@ -102,11 +108,12 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
     rows,
     (r) => `var q${r}: array<vec4f, HD4>; var sums${r}: array<vec4f, HD4>; var most${r} = -1e30; var total${r} = 0.0;
       let i${r} = group.y * p.T + t${r};
-      let row${r} = pair_row(mask, i${r});
+      ${drops ? `let row${r} = pair_row(mask, i${r});` : ''}
       for (var d = 0u; d < HD4; d++) { q${r}[d] = qkv[(rows + h * HD + t${r} * p.stride + p.qOffset) / 4u + d] * (scale * ${LOG2_E}); }`,
   )}
   for (var first = 0u; first < all; first += ${shape.chunk}u) {${stageKeys(shape)}
     for (var j = 0u; j < upto; j += ${AT_ONCE}u) {
+      ${drops ? 'let column = columns[j / 4u];' : ''}
       ${each(rows, (r) => keys.map((c) => `var s${r}_${c} = 0.0;`).join(' '))}
       for (var d = 0u; d < HD4; d++) {
         ${keys.map((c) => `let k${c} = staged0[(j + ${c}u) * HD4 + d];`).join(' ')}
@@ -125,7 +132,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
       }
       ${keys.map((c) => `var w${r}_${c} = exp2(s${r}_${c} - most${r});`).join(' ')}
       total${r} += ${keys.map((c) => `w${r}_${c}`).join(' + ')};
-      if (mask.threshold != 0u) { let column = columns[j / 4u]; ${keys.map((c) => `w${r}_${c} = select(0.0, w${r}_${c}, pair_kept(mask, row${r}, column[${c}]));`).join(' ')} }`,
+      ${drops ? keys.map((c) => `w${r}_${c} = select(0.0, w${r}_${c}, pair_kept(mask, row${r}, column[${c}]));`).join(' ') : ''}`,
       )}
       for (var d = 0u; d < HD4; d++) {
         ${keys.map((c) => `let v${c} = staged1[(j + ${c}u) * HD4 + d];`).join(' ')}
@@ -136,7 +143,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
   ${each(
     rows,
     (r) => `if (mine + ${r}u < p.T) {
-        for (var d = 0u; d < HD4; d++) { out[((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d] = sums${r}[d] * (mask.scale / total${r}); }
+        for (var d = 0u; d < HD4; d++) { out[((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d] = sums${r}[d] ${drops ? `* (mask.scale / total${r})` : `/ total${r}`}; }
         lse[i${r}] = (most${r} + log2(total${r})) * ${Math.LN2};
       }`,
   )}
@@ -146,7 +153,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
 }
 
 export function attentionGradQRows(shape: RowsShape): TiledVariant {
-  const { rows } = shape;
+  const { rows, drops } = shape;
   return attentionRows(
     shape,
     ['qkv', 'out', 'dout', 'dqkv'],
@@ -158,7 +165,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
       r,
     ) => `var q${r}: array<vec4f, HD4>; var dO${r}: array<vec4f, HD4>; var sums${r}: array<vec4f, HD4>; var delta${r} = 0.0;
       let i${r} = group.y * p.T + t${r};
-      let row${r} = pair_row(mask, i${r});
+      ${drops ? `let row${r} = pair_row(mask, i${r});` : ''}
       let lse${r} = lse[i${r}] * ${LOG2_E};
       for (var d = 0u; d < HD4; d++) {
         let at = ((b * p.T + t${r}) * p.H * HD + h * HD) / 4u + d;
@@ -176,11 +183,11 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
         let v = staged1[j * HD4 + d];
         ${each(rows, (r) => `s${r} = add_dot(q${r}[d], k[d], s${r}); dp${r} = add_dot(dO${r}[d], v, dp${r});`)}
       }
-      if (mask.threshold != 0u) { let column = columns[j / 4u][j % 4u]; ${each(rows, (r) => `dp${r} = select(0.0, dp${r}, pair_kept(mask, row${r}, column));`)} }
+      ${drops ? `let column = columns[j / 4u][j % 4u]; ${each(rows, (r) => `dp${r} = select(0.0, dp${r} * mask.scale, pair_kept(mask, row${r}, column));`)}` : ''}
       ${each(
         rows,
         (r) =>
-          `let ds${r} = select(0.0, exp2(s${r} - lse${r}) * fma(dp${r}, mask.scale, -delta${r}), p.causal == 0u || first + j <= t${r});`,
+          `let ds${r} = select(0.0, exp2(s${r} - lse${r}) * (dp${r} - delta${r}), p.causal == 0u || first + j <= t${r});`,
       )}
       for (var d = 0u; d < HD4; d++) {
         ${each(rows, (r) => `sums${r}[d] = fma(vec4f(ds${r}), k[d], sums${r}[d]);`)}
@@ -200,14 +207,14 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${queries(shape)}
 }
 
 export function attentionGradKVRows(shape: RowsShape): TiledVariant {
-  const { rows, threads, chunk } = shape;
+  const { rows, threads, chunk, drops } = shape;
   return attentionRows(
     shape,
     ['qkv', 'dout', 'dqkv'],
     `
 var<workgroup> staged_lse: array<f32, ${chunk}>;
 var<workgroup> staged_delta: array<f32, ${chunk}>;
-var<workgroup> mask_rows: array<vec2u, ${chunk}>;
+${drops ? `var<workgroup> mask_rows: array<vec2u, ${chunk}>;` : ''}
 fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize')}
   let kv = group.y % (p.H / groupSize);
   ${each(
@@ -225,7 +232,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
   for (var member = 0u; member < groupSize; member++) {
     let h = kv * groupSize + member;
     let row0 = (b * p.H + h) * p.T;
-    ${each(rows, (r) => `let column${r} = pair_column(mask, row0 + t${r});`)}
+    ${drops ? each(rows, (r) => `let column${r} = pair_column(mask, row0 + t${r});`) : ''}
     for (var first = begin; first < p.T; first += ${chunk}u) {
       let count = min(${chunk}u, p.T - first);
       workgroupBarrier();
@@ -237,7 +244,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
       for (var j = index; j < count; j += ${threads}u) {
         staged_lse[j] = lse[row0 + first + j] * ${LOG2_E};
         staged_delta[j] = delta[row0 + first + j];
-        if (mask.threshold != 0u) { mask_rows[j] = pair_row(mask, row0 + first + j); }
+        ${drops ? 'mask_rows[j] = pair_row(mask, row0 + first + j);' : ''}
       }
       workgroupBarrier();
       for (var j = max(from_query, first) - first; j < count; j++) {
@@ -254,12 +261,17 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
         ${each(
           rows,
           (r) => `var weight${r} = select(0.0, exp2(s${r} - row_lse), p.causal == 0u || first + j >= t${r});
-        var kept${r} = vec2f(dp${r}, weight${r});
-        if (mask.threshold != 0u) { kept${r} = select(vec2f(), kept${r}, pair_kept(mask, mask_rows[j], column${r})); }
-        let ds${r} = weight${r} * fma(kept${r}.x, mask.scale, -row_delta);`,
+        ${
+          drops
+            ? `let kept${r} = pair_kept(mask, mask_rows[j], column${r});
+        dp${r} = select(0.0, dp${r} * mask.scale, kept${r});
+        let value${r} = select(0.0, weight${r}, kept${r});`
+            : `let value${r} = weight${r};`
+        }
+        let ds${r} = weight${r} * (dp${r} - row_delta);`,
         )}
         for (var d = 0u; d < HD4; d++) {
-          ${each(rows, (r) => `dk${r}[d] = fma(vec4f(ds${r}), q[d], dk${r}[d]); dv${r}[d] = fma(vec4f(kept${r}.y), dO[d], dv${r}[d]);`)}
+          ${each(rows, (r) => `dk${r}[d] = fma(vec4f(ds${r}), q[d], dk${r}[d]); dv${r}[d] = fma(vec4f(value${r}), dO[d], dv${r}[d]);`)}
         }
       }
     }
@@ -269,7 +281,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place(shape, 'p.H / groupSize
     (r) => `if (mine + ${r}u < p.T) {
         for (var d = 0u; d < HD4; d++) {
           dqkv[at${r} + p.kOffset / 4u + d] = dk${r}[d] * scale;
-          dqkv[at${r} + p.vOffset / 4u + d] = dv${r}[d] * mask.scale;
+          dqkv[at${r} + p.vOffset / 4u + d] = dv${r}[d]${drops ? ' * mask.scale' : ''};
         }
       }`,
   )}

@@ -1,6 +1,6 @@
 import { pairMaskWgsl } from '../dropout/pair-mask.ts';
 import type { Params, TiledVariant } from '../kernel.ts';
-import { attentionForwardRows, attentionGradKVRows, attentionGradQRows } from './attention-rows.ts';
+import { attentionForwardRows, attentionGradKVRows, attentionGradQRows, type RowsShape } from './attention-rows.ts';
 
 /** Queries (keys in attention-grad-kv) of a workgroup: one a thread. */
 const GROUP = 64;
@@ -11,9 +11,9 @@ const STAGED = 1024;
  * For real GPUs, beside the variant for narrow heads: a workgroup stages a chunk of the rows that all its threads go through, so that each value is fetched once
  * a workgroup and read four at a time. Arithmetic and order are those of the barrier-free variants.
  */
-function attentionTiled(wgsl: string, heads: (params: Params) => number, narrow: TiledVariant) {
+function attentionTiled(wgsl: string, heads: (params: Params) => number, narrow: readonly TiledVariant[]) {
   return {
-    special: [narrow],
+    special: narrow,
     workgroupSize: [GROUP, 1, 1] as const,
     workgroups: (params: Params) => [Math.ceil(params.T / GROUP), params.B * heads(params), 1] as const,
     fits: ({ B, T, H, HD }: Params) => HD % 4 === 0 && B * H * T > 0 && B * H <= 65_535,
@@ -26,6 +26,12 @@ fn qkv4(at: u32) -> vec4f { return vec4f(qkv[at], qkv[at + 1u], qkv[at + 2u], qk
 ${wgsl}`,
   };
 }
+
+/** Of narrow heads: masks are workgroup memory too, of which a multiprocessor has little, so fewer rows are staged beside them. */
+const rowsShapes = (chunkBesideMask: number): readonly RowsShape[] => [
+  { threads: 64, rows: 2, chunk: 64, drops: false },
+  { threads: 64, rows: 2, chunk: chunkBesideMask, drops: true },
+];
 
 const queryHeads = ({ H }: Params) => H;
 
@@ -105,7 +111,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   lse[i] = most + log(total);
 }`,
   queryHeads,
-  attentionForwardRows({ threads: 64, rows: 2, chunk: 64 }),
+  rowsShapes(32).map(attentionForwardRows),
 );
 
 export const attentionGradQTiled = attentionTiled(
@@ -143,7 +149,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   }
 }`,
   queryHeads,
-  attentionGradQRows({ threads: 64, rows: 2, chunk: 64 }),
+  rowsShapes(60).map(attentionGradQRows),
 );
 
 export const attentionGradKVTiled = attentionTiled(
@@ -213,5 +219,5 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
   }
 }`,
   ({ H, groupSize }) => H / groupSize,
-  attentionGradKVRows({ threads: 64, rows: 2, chunk: 64 }),
+  rowsShapes(64).map(attentionGradKVRows),
 );

@@ -20,4 +20,6 @@ export const cases: KernelCase[] = [
   embeddingGradCase('no positions', 0, 5, 4, 1),
   embeddingGradCase('primes, repeated', 37, 97, 31, 11),
   embeddingGradCase('one token everywhere', 1009, 3, 5, 1),
+  embeddingGradCase('in quads, few repeated', 131, 997, 68, 900),
+  embeddingGradCase('in quads, more than are looked through at once', 4131, 997, 64, 997),
 ];
