@@ -4,6 +4,7 @@ import type { BatchShape, Model } from '../model/model.ts';
 import { matchNames } from '../model/name-pattern.ts';
 import { normalQuantiles, QUANTILES } from '../ops/init-values/quantiles.ts';
 import { withJoinedGradients } from './joined-gradients.ts';
+import { withJoinedVisits } from './joined-visits.ts';
 import { withLifetimes } from './lifetimes.ts';
 import { lower, type TrainingStepPlan } from './lower.ts';
 import { countDispatches, type MemoryPlan, type Placement, packMemory, UNIFORM_SLOT_BYTES } from './memory.ts';
@@ -200,7 +201,7 @@ function compileWith(
       rank,
       world,
       tensors: draft.tensors,
-      steps: withWaits(draft.tensors, dated, lives, memory.placements[i]),
+      steps: withJoinedVisits(withWaits(draft.tensors, dated, lives, memory.placements[i]), profile),
       regions: draft.regions,
     };
     verify(schedule);

@@ -135,7 +135,7 @@ export interface Step {
   readonly label: string;
   /** Name of the unit (or bucket) that it serves. */
   readonly unit: string;
-  /** Compute steps of one visit go to the device in one submit. Steps of other lanes have a visit each. */
+  /** Compute steps of one visit go to the device in one submit (joined-visits.ts). Steps of other lanes have a visit each. */
   readonly visit: number;
   readonly action: Action;
   /** Ids of tensors. A tensor created is written by this step; what is freed may be overwritten once the step is done. */
