@@ -13,8 +13,17 @@ const LEAST_FLOAT16 = 2 ** -24;
 const EPS_FLOAT16 = 1e-4;
 
 /** What to know of a config before it runs. It is trained as it is. */
-export function configHints({ precision, optimizer }: ExperimentConfig): ConfigHint[] {
+export function configHints(config: ExperimentConfig): ConfigHint[] {
+  const { precision, optimizer, strategy } = config;
   const hints: ConfigHint[] = [];
+  const needsAll = strategy.kind === 'fsdp' && strategy.cpuOffload ? needsAllGradients(config) : null;
+  if (needsAll)
+    hints.push({
+      path: needsAll,
+      message:
+        'with strategy.cpuOffload this costs 12 bytes more for each parameter of a rank, in every step: all gradients have ' +
+        'to be known before the first update, so they go to the host and back, and parameters come once more',
+    });
   if (precision === '16-true' && optimizer.kind !== 'sgd' && optimizer.eps < LEAST_FLOAT16)
     hints.push({
       path: 'optimizer.eps',
@@ -23,4 +32,11 @@ export function configHints({ precision, optimizer }: ExperimentConfig): ConfigH
         `small one is 0, and the step is then divided by eps alone. Set optimizer.eps ${EPS_FLOAT16}, or precision 16-mixed`,
     });
   return hints;
+}
+
+/** The setting for which all gradients of a step have to be known before anything is updated, if there is one. */
+function needsAllGradients({ precision, trainer }: ExperimentConfig): string | null {
+  if (precision === '16-mixed') return 'precision';
+  if (trainer.gradientClipVal !== null && trainer.gradientClipAlgorithm === 'norm') return 'trainer.gradientClipVal';
+  return trainer.onNonFinite === 'skip' ? 'trainer.onNonFinite' : null;
 }

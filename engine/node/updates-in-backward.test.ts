@@ -2,6 +2,8 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../config.ts';
+import { configHints } from '../config-hints.ts';
 import type { StudioError } from '../errors.ts';
 import { smallModel } from '../schedule/fixtures/small-runs.ts';
 import { tiedModel } from '../schedule/fixtures/tied-model.ts';
@@ -102,6 +104,8 @@ describe('the same bits as DDP', () => {
       const config = { devices: 2, model: smallModel, ...settings };
       const trained = await train({ config: { ...config, strategy: offload() } });
       expect(trained.inBackward).toBe(false);
+      const [hint] = configHints(parseConfig({ ...config, strategy: offload() }));
+      expect(hint.path).toBe(`trainer.${Object.keys(settings.trainer)[0]}`);
       expectSameBits(trained, await train({ config: { ...config, strategy: 'ddp' } }), JSON.stringify(settings));
     }
     const scaled = await openRanks(interpreterPlace, {
@@ -109,6 +113,10 @@ describe('the same bits as DDP', () => {
       config: { model: smallModel, precision: '16-mixed', strategy: offload() },
     });
     expect(scaled.runs[0].updatesInBackward).toBe(false);
+    const [hint] = configHints(parseConfig({ precision: '16-mixed', strategy: offload() }));
+    expect(hint.path).toBe('precision');
+    const plain = { trainer: { gradientClipVal: 1 }, strategy: 'fsdp' };
+    for (const config of [{ strategy: offload() }, plain]) expect(configHints(parseConfig(config))).toEqual([]);
     await scaled.close();
   });
 });
