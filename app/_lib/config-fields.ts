@@ -151,7 +151,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: fsdp,
         label: 'CPU offload',
         input: 'switch',
-        help: 'Parameters, gradients and optimizer state live in host memory.',
+        help: 'Parameters and optimizer state live in host memory; a unit is updated as soon as its gradients are there.',
       },
       {
         path: 'strategy.linkGBps',
