@@ -68,13 +68,15 @@ const shaders = products.flatMap(([kernel, halves]) => {
 
 const ATTENTION = attentionParamsOf({ name: '', B: 1, T: 64, H: 2, HD: 16, causal: 1, dropout: 0.2 });
 const gradients = [
-  attentionOnTensorCores(attentionGradQ, ['qkv', 'out', 'dout'], ATTENTION)!,
-  attentionOnTensorCores(attentionGradKV, ['dout', 'qkv'], ATTENTION)!,
+  ...[[], ['dqkv']].flatMap((writes) => [
+    attentionOnTensorCores(attentionGradQ, ['qkv', 'out', 'dout'], writes, ATTENTION)!,
+    attentionOnTensorCores(attentionGradKV, ['dout', 'qkv'], writes, ATTENTION)!,
+  ]),
 ].map((kernel) => [kernel.name, shaderSource(kernel, ATTENTION, true)] as const);
 
 test('attention has its gradients there for heads of 16 over whole blocks of rows, with what products make in halves', () => {
   const has = (halves: readonly string[], more: object) =>
-    attentionOnTensorCores(attentionGradKV, halves, { ...ATTENTION, ...more }) !== null;
+    attentionOnTensorCores(attentionGradKV, halves, [], { ...ATTENTION, ...more }) !== null;
   expect(has(['qkv', 'dout'], { T: 512 })).toBe(true);
   expect(has(['qkv'], { T: 512 })).toBe(false);
   expect(has(['qkv', 'dout'], { T: 500 })).toBe(false);
@@ -128,6 +130,7 @@ describe('16-mixed with products of halves, in the interpreter', () => {
     // What these make is halves as they make it, and nothing is left of the gate and of the hidden layer's dropout.
     expect(names).toContain('layer-norm-drop-residual-half, half bias, residual, weight, x, to half sum, y');
     expect(names).toContain('layer-norm-grads-drop, half s, weight, to half dropped');
+    expect(names).toContain('attention-grad-kv, half dout, qkv, to half dqkv, tensor cores');
     expect([...names].filter((n) => /^(relu-grad|dropout-in-place)/.test(n))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);
     expect(whole.outcomes[7][0].lossMean).toBeLessThan(0.9 * whole.outcomes[0][0].lossMean);

@@ -153,13 +153,16 @@ function attentionTrials(): Trial[] {
   attention.run([qkv, control, out, lse], params);
   attentionGradQ.run([qkv, control, out, dout, lse, dqkv.slice(), delta], params);
   const values = { qkv, control, out, dout, lse, dqkv, delta };
-  const trial = (kernel: Kernel, reads: readonly string[]): Trial => ({
+  const trial = (kernel: Kernel, reads: readonly string[], writes: readonly string[]): Trial => ({
     name: kernel.name,
-    kernel: attentionOnTensorCores(kernel, reads, params),
+    kernel: attentionOnTensorCores(kernel, reads, writes, params),
     params,
     values,
   });
-  return [trial(attentionGradQ, ['qkv', 'out', 'dout']), trial(attentionGradKV, ['qkv', 'dout'])];
+  return [[], ['dqkv']].flatMap((writes) => [
+    trial(attentionGradQ, ['qkv', 'out', 'dout'], writes),
+    trial(attentionGradKV, ['qkv', 'dout'], writes),
+  ]);
 }
 
 async function problemOf(

@@ -73,6 +73,9 @@ const ROUNDING = new Map([
 /** Kernels that add up gradients which products round to halves: they may have them as rounded. */
 const SUMS: ReadonlySet<Kernel> = new Set([columnSum, attentionGrad, attentionGradQ, attentionGradKV]);
 
+/** Kernels that write a part of a gradient each, and add to none. */
+const PARTS: ReadonlySet<Kernel> = new Set([attentionGradQ, attentionGradKV]);
+
 /** How an activation that is kept in halves is used; calls by position. */
 interface HalfLife {
   /** The call after which it is complete. */
@@ -100,9 +103,8 @@ class HalfPass {
     this.direct = new Set();
     if (!tensorCores) return;
     const gradients = gradientLives(calls);
-    this.lives = new Map([...this.lives, ...gradients]);
-    this.direct = this.madeAsHalves(calls);
-    // A gradient that some call cannot make so, or that not only products read, stays float32.
+    this.direct = this.madeAsHalves(calls, gradients);
+    // So does one that not only products read.
     for (const id of this.readElsewhere(calls, gradients)) this.direct.delete(id);
     this.lives = new Map([...this.lives].filter(([id]) => this.direct.has(id) || !gradients.has(id)));
   }
@@ -123,13 +125,19 @@ class HalfPass {
     return found;
   }
 
-  /** The activations of which every call that makes a part can write halves. */
-  private madeAsHalves(calls: readonly Call[]): Set<number> {
-    const direct = new Set(this.lives.keys());
+  /** The activations and gradients of which every call that makes a part can write halves. */
+  private madeAsHalves(calls: readonly Call[], gradients: ReadonlyMap<number, HalfLife>): Set<number> {
+    const lives = new Map([...this.lives, ...gradients]);
+    this.lives = lives;
+    const direct = new Set(lives.keys());
     calls.forEach((call, position) => {
       const { reads, makes } = this.uses(call, position);
-      for (const { name, id } of makes)
-        if (!this.kernelFor({ ...call, kernel: standIn(call.kernel) }, reads, [name])) direct.delete(id);
+      for (const { name, id } of makes) {
+        if (this.kernelFor({ ...call, kernel: standIn(call.kernel) }, reads, [name])) continue;
+        direct.delete(id);
+        // A gradient that some call cannot make so stays float32, for the calls that read it too.
+        if (gradients.has(id)) lives.delete(id);
+      }
     });
     return direct;
   }
@@ -150,7 +158,7 @@ class HalfPass {
   /** The call's kernel with operands that it reads, and some that it writes, as halves; null if it cannot write them so. */
   private kernelFor({ kernel, params }: Call, reads: readonly string[], writes: readonly string[]): Kernel | null {
     const product = this.tensorCores ? onTensorCores(kernel, [...reads, ...writes], params) : null;
-    const gradient = this.tensorCores && writes.length === 0 ? attentionOnTensorCores(kernel, reads, params) : null;
+    const gradient = this.tensorCores ? attentionOnTensorCores(kernel, reads, writes, params) : null;
     return product ?? gradient ?? writingHalves(withHalves(kernel, reads), writes, params);
   }
 
@@ -242,7 +250,7 @@ function gradientLives(calls: readonly Call[]): Map<number, HalfLife> {
     call.operands.forEach((value, i) => {
       if (value.role !== 'workspace' || value.dtype !== 'f32') return;
       if (call.kernel.operands[i].access === 'read') read.add(value.id);
-      else if (written.has(value.id)) others.add(value.id);
+      else if (written.has(value.id) && !PARTS.has(call.kernel)) others.add(value.id);
       else written.set(value.id, position);
     });
   });

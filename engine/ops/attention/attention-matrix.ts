@@ -92,12 +92,19 @@ const results = (sum: string) => two.map((m) => `var ${sum}${m}: ${RESULT};`).jo
 const read = (scores: string, c: number) => `bitcast<vec4f>(${scores}[row + ${c}u])`;
 const put = (scores: string, name: string) =>
   two.map((o) => `${scores}[row + ${o}u] = octet(${name}${2 * o}, ${name}${2 * o + 1});`).join(' ');
-const store = (sum: string, first: string) =>
-  two
-    .map(
-      (m) => `subgroupMatrixStore<row_major>(&dqkv, ${first} + (own + ${16 * m}u) * p.stride, ${sum}${m}, p.stride);`,
-    )
-    .join('\n  ');
+/** Sums to the rows of dqkv from `first`, in units of eight, on: float32 as they are, halves through workgroup memory. */
+const store = (sum: string, first: string, half: boolean) =>
+  half
+    ? `workgroupBarrier();
+  ${two.map((m) => `subgroupMatrixStore<row_major>(&scores0, ${16 * m * STRIDE}u, ${sum}${m}, ${STRIDE}u);`).join(' ')}
+  workgroupBarrier();
+  ${two.map((o) => `dqkv[${first} + t * step + ${o}u] = octet(${read('scores0', 2 * o)}, ${read('scores0', 2 * o + 1)});`).join(' ')}`
+    : two
+        .map(
+          (m) =>
+            `subgroupMatrixStore<row_major>(&dqkv, ${first} * 8u + (own + ${16 * m}u) * p.stride, ${sum}${m}, p.stride);`,
+        )
+        .join('\n  ');
 const lanes = 'vec4u(0u, 1u, 2u, 3u)';
 /**
  * Words of the mask, one made by each lane, for all lanes: four at a time at the ends of the first rows of scores0, which no
@@ -112,10 +119,11 @@ const share = (word: string, words: number) =>
 const shared = (quad: number) => `scores0[${quad * STRIDE + BLOCK / 4}u]`;
 
 /** `attention-grad-q`: rows of a workgroup are queries. */
-export const attentionGradQMatrix: TiledVariant = variant(
-  [],
-  ['qkv', 'out', 'dout'],
-  `
+const gradQ = (half: boolean): TiledVariant =>
+  variant(
+    [],
+    ['qkv', 'out', 'dout', ...(half ? ['dqkv'] : [])],
+    `
   ${left('q', 'qkv', 'q_first', 'step')}
   ${left('d', 'dout', 'o_first', 'o_step')}
   ${results('dq')}
@@ -147,15 +155,16 @@ export const attentionGradQMatrix: TiledVariant = variant(
     ${add('dq', 'scores0', 'qkv', 'k_first', 'step')}
     workgroupBarrier();
   }
-  ${store('dq', 'q_first * 8u')}
+  ${store('dq', 'q_first', half)}
   delta[row0 + t] = row_delta;`,
-);
+  );
 
 /** `attention-grad-kv`: rows of a workgroup are keys. */
-export const attentionGradKVMatrix: TiledVariant = variant(
-  ['lse', 'delta'],
-  ['qkv', 'dout'],
-  `
+const gradKV = (half: boolean): TiledVariant =>
+  variant(
+    ['lse', 'delta'],
+    ['qkv', 'dout', ...(half ? ['dqkv'] : [])],
+    `
   ${left('k', 'qkv', 'k_first', 'step')}
   ${left('v', 'qkv', 'v_first', 'step')}
   ${results('dk')}
@@ -197,6 +206,10 @@ export const attentionGradKVMatrix: TiledVariant = variant(
     ${add('dk', 'scores1', 'qkv', 'q_first', 'step')}
     workgroupBarrier();
   }
-  ${store('dk', 'k_first * 8u')}
-  ${store('dv', 'v_first * 8u')}`,
-);
+  ${store('dk', 'k_first', half)}
+  ${store('dv', 'v_first', half)}`,
+  );
+
+/** Both, with dqkv as float32 and as halves. */
+export const [attentionGradQMatrix, attentionGradQHalfMatrix] = [gradQ(false), gradQ(true)];
+export const [attentionGradKVMatrix, attentionGradKVHalfMatrix] = [gradKV(false), gradKV(true)];
