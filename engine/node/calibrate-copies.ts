@@ -9,7 +9,7 @@ import { parallelCopy } from './parallel-copy.ts';
 /** Slots of each direction, and bytes of a piece, as ranks with peers have them. */
 const SLOTS = 3;
 const SIZES = {
-  gpu: { piece: 16 * 2 ** 20, memory: 384 * 2 ** 20, windowMs: 140, filled: 16 * 2 ** 20 },
+  gpu: { piece: 16 * 2 ** 20, memory: 384 * 2 ** 20, windowMs: 140, filled: 4 * 2 ** 20 },
   software: { piece: 2 ** 20, memory: 8 * 2 ** 20, windowMs: 60, filled: 2 ** 10 },
 } as const;
 const TINY_BYTES = 64;
@@ -17,19 +17,10 @@ const TINY_BYTES = 64;
 const LEAD_SHARE = 0.25;
 
 /** What is measured, each in a window of its own, in all processes at once. */
-const WINDOWS = [
-  'round trip',
-  'host',
-  'device to staging',
-  'staging to device',
-  'up',
-  'down',
-  'both',
-  'up beside the device',
-] as const;
+const WINDOWS = ['round trip', 'host', 'device to staging', 'staging to device', 'up', 'down', 'both'] as const;
 type Window = (typeof WINDOWS)[number];
-const UPWARD: readonly Window[] = ['host', 'staging to device', 'up', 'both', 'up beside the device'];
-const DOWNWARD: readonly Window[] = ['round trip', 'host', 'device to staging', 'down', 'both', 'up beside the device'];
+const UPWARD: readonly Window[] = ['host', 'staging to device', 'up', 'both'];
+const DOWNWARD: readonly Window[] = ['round trip', 'host', 'device to staging', 'down', 'both'];
 
 /** What went on in a window, after its lead. */
 export interface Traffic {
@@ -87,9 +78,6 @@ export function copyRatesFrom(traffic: CopyTraffic, processes: number): CopyRate
     hostCopyBytesPerSecond: downAlone * gain,
     downloadBytesPerSecond: perSecond(traffic['device to staging']),
     placeBytesPerSecond: perSecond(traffic['staging to device']),
-    linkBytesPerSecond: Math.max(
-      ...[traffic['device to staging'], up, both, traffic['up beside the device']].map(perSecond),
-    ),
     pieceSeconds: host.seconds / Math.max(1, host.pieces),
     roundTripSeconds: median(traffic['round trip'].downTrips),
   };
@@ -238,18 +226,21 @@ class CopyBench {
         () => this.down(down, bytes, counter, copied),
       );
     const { ups, downs, pieceBytes } = this;
+    // The host copies while the device does, as in a step: both go to the same memory. A software device is the host.
+    const copyOnHost = () =>
+      whilst(
+        () => counter.goesOn,
+        () => this.copyOnHost(),
+      );
+    const beside = () => (this.software ? [] : [copyOnHost(), copyOnHost()]);
     const loops: Readonly<Record<Window, () => Promise<void>[]>> = {
       'round trip': () => [downward(downs[0], TINY_BYTES)],
       host: () => [...ups.map((up) => upward(up, TINY_BYTES)), ...downs.map((down) => downward(down, TINY_BYTES))],
-      'device to staging': () => downs.map((down) => downward(down, pieceBytes, false)),
-      'staging to device': () => ups.map((up) => upward(up, pieceBytes, false)),
+      'device to staging': () => [...downs.map((down) => downward(down, pieceBytes, false)), ...beside()],
+      'staging to device': () => [...ups.map((up) => upward(up, pieceBytes, false)), ...beside()],
       up: () => ups.map((up) => upward(up, pieceBytes)),
       down: () => downs.map((down) => downward(down, pieceBytes)),
       both: () => [...ups.map((up) => upward(up, pieceBytes)), ...downs.map((down) => downward(down, pieceBytes))],
-      'up beside the device': () => [
-        ...ups.map((up) => upward(up, pieceBytes)),
-        ...downs.map((down) => downward(down, pieceBytes, false)),
-      ],
     };
     await Promise.all(loops[window]());
     return counter.traffic();
@@ -288,6 +279,11 @@ class CopyBench {
     };
     await this.open.guard(readMapped(buffer, bytes, read, this.view));
     counter.down(bytes, trip);
+  }
+
+  private copyOnHost(): Promise<void> {
+    const source = this.next(this.source, this.pieceBytes);
+    return this.open.guard(this.copy(this.next(this.target, this.pieceBytes), source));
   }
 
   /** The next part of the host's memory, all of it in turn. */

@@ -74,14 +74,12 @@ it('gives copies both ways the rates by which one queue of threads does what was
     down: { ...idle, downBytes: 30e9 },
     // Alone these would take 0.5 and 1 s, and together they took 0.75 of it.
     both: { ...idle, upBytes: 20e9, downBytes: 30e9, copyingSeconds: 0.75 },
-    'up beside the device': { ...idle, upBytes: 20e9, downBytes: 25e9 },
   };
   const copies = copyRatesFrom(traffic, 2);
   expect(copies).toMatchObject({
     processes: 2,
     downloadBytesPerSecond: 40e9,
     placeBytesPerSecond: 150e9,
-    linkBytesPerSecond: 50e9,
     pieceSeconds: 1e-4,
     roundTripSeconds: 2e-4,
   });

@@ -164,7 +164,6 @@ function meanOf(rates: readonly CopyRates[]): CopyRates {
     hostCopyBytesPerSecond: mean('hostCopyBytesPerSecond'),
     downloadBytesPerSecond: mean('downloadBytesPerSecond'),
     placeBytesPerSecond: mean('placeBytesPerSecond'),
-    linkBytesPerSecond: mean('linkBytesPerSecond'),
     pieceSeconds: mean('pieceSeconds'),
     roundTripSeconds: mean('roundTripSeconds'),
   };

@@ -95,28 +95,6 @@ function after(before: Moment, spent: Partial<SecondsByResource>): Moment {
   return { at: RESOURCES.reduce((at, resource) => at + (spent[resource] ?? 0), before.at), spent, before };
 }
 
-/** What passes one way after the other in whatever order it comes: what is there first does not wait for what is still to come. */
-class Link {
-  /** When it is taken, in ascending order, none touching another. */
-  private readonly taken: { from: number; to: number }[] = [];
-
-  /** When something ends that takes so many seconds of the time that is free from then on. */
-  take(from: number, seconds: number): number {
-    const { taken } = this;
-    let first = taken.length;
-    while (first > 0 && taken[first - 1].to >= from) first--;
-    let [at, left, next] = [from, seconds, first];
-    while (next < taken.length && taken[next].from <= at + left) {
-      left -= Math.max(0, taken[next].from - at);
-      at = Math.max(at, taken[next].to);
-      next++;
-    }
-    const to = at + Math.max(0, left);
-    taken.splice(first, next - first, { from: Math.min(from, taken[first]?.from ?? from), to });
-    return to;
-  }
-}
-
 /** What of a lane is done at once: a visit of the compute lane, or a step of another. */
 interface Turn {
   readonly lane: Lane;
@@ -138,7 +116,6 @@ class Lanes {
   private copies = START;
   private device = START;
   private lastKernel: Kernel | null = null;
-  private readonly link: Link;
   private readonly rates: CopyRates;
   /** When the host can begin the next step. */
   private submitted = START;
@@ -166,7 +143,6 @@ class Lanes {
     before?: Lanes,
   ) {
     this.rates = copyRatesOf(profile.copies, ranks.host);
-    this.link = before?.link ?? new Link();
     if (before) {
       this.host = latest(before.host, before.submitted);
       this.copies = before.copies;
@@ -344,11 +320,8 @@ class Lanes {
 
   /** The device copies to a download slot, which the host then may read. */
   private toSlot(ready: Moment, bytes: number): Moment {
-    const { downloadBytesPerSecond, linkBytesPerSecond } = this.rates;
-    const begin = latest(ready, this.device);
-    const passed = this.link.take(begin.at, bytes / linkBytesPerSecond);
-    this.device = after(begin, { downloads: Math.max(bytes / downloadBytesPerSecond, passed - begin.at) });
-    return after(this.device, { dispatches: this.roundTripSeconds() });
+    const there = this.onDevice(ready, { downloads: bytes / this.rates.downloadBytesPerSecond });
+    return after(there, { dispatches: this.roundTripSeconds() });
   }
 
   /** From the end of the device's work until the host knows of it; when the device is another rank's, that one's turn later. */
@@ -361,15 +334,13 @@ class Lanes {
   private filling(ready: Moment, action: Extract<Action, { type: 'collect' | 'fetch' }>): Moment {
     const { bytes } = action.staging;
     const link = action.type === 'collect' && action.linkGBps !== null ? bytes / (action.linkGBps * 1e9) : 0;
-    const begin = latest(ready, this.copies);
-    const passed = this.link.take(begin.at, bytes / this.rates.linkBytesPerSecond);
-    const uploads = Math.max(bytes / this.rates.uploadBytesPerSecond, passed - begin.at);
-    return after(begin, link > uploads ? { link } : { uploads });
+    const uploads = bytes / this.rates.uploadBytesPerSecond;
+    return after(latest(ready, this.copies), link > uploads ? { link } : { uploads });
   }
 
   /** A copy from a staging slot to where its bytes belong, or the like. */
   private inDevice(bytes: number): Partial<SecondsByResource> {
-    return { memory: bytes / this.rates.placeBytesPerSecond };
+    return { uploads: bytes / this.rates.placeBytesPerSecond };
   }
 
   /** What the device spends on these dispatches, one after the other. */

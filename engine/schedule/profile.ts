@@ -49,14 +49,13 @@ function copyRates(bytesPerSecond: number, pieceSeconds: number, roundTripSecond
     hostCopyBytesPerSecond: bytesPerSecond,
     downloadBytesPerSecond: bytesPerSecond,
     placeBytesPerSecond: bytesPerSecond,
-    linkBytesPerSecond: bytesPerSecond,
     pieceSeconds,
     roundTripSeconds,
   };
 }
 
 /** Where each process has a GPU of its own. */
-const ofOneH200 = { downloadBytesPerSecond: 45e9, placeBytesPerSecond: 170e9, linkBytesPerSecond: 45e9 };
+const ofOneH200 = { downloadBytesPerSecond: 45e9, placeBytesPerSecond: 45e9 };
 
 export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
   /** SwiftShader on two cores. */

@@ -9,7 +9,6 @@ const one = {
   hostCopyBytesPerSecond: 50e9,
   downloadBytesPerSecond: 40e9,
   placeBytesPerSecond: 150e9,
-  linkBytesPerSecond: 45e9,
   pieceSeconds: 1e-5,
   roundTripSeconds: 1e-4,
 };
@@ -19,7 +18,6 @@ const three = {
   hostCopyBytesPerSecond: 20e9,
   downloadBytesPerSecond: 40e9,
   placeBytesPerSecond: 50e9,
-  linkBytesPerSecond: 45e9,
   pieceSeconds: 2e-5,
   roundTripSeconds: 5e-4,
 };
@@ -38,7 +36,6 @@ describe('the rates of copies by several processes', () => {
       hostCopyBytesPerSecond: (50e9 + 60e9) / 2 / 2,
       downloadBytesPerSecond: (40e9 + 120e9) / 2 / 2,
       placeBytesPerSecond: 150e9 / 2,
-      linkBytesPerSecond: (45e9 + 135e9) / 2 / 2,
     });
     expect(copyRatesOf([one, three], 6)).toMatchObject({ uploadBytesPerSecond: 15e9, pieceSeconds: 2e-5 });
     expect(copyRatesOf([one], 4)).toMatchObject({

@@ -31,11 +31,9 @@ const CopyRates = z.strictObject({
   /** Into mapped upload buffers and out of mapped download ones: by the same threads, so a copy waits for those before it. */
   uploadBytesPerSecond: rate,
   hostCopyBytesPerSecond: rate,
-  /** On the device: to a download buffer, and from an upload buffer to where its bytes belong. */
+  /** By the device, one copy after the other: to a download buffer, and from an upload buffer to where its bytes belong. */
   downloadBytesPerSecond: rate,
   placeBytesPerSecond: rate,
-  /** What passes between host and device, both ways in sum: what fills an upload buffer, and what goes to a download buffer. */
-  linkBytesPerSecond: rate,
   /** What the process's one thread of JavaScript has to do for a copy, however few its bytes. */
   pieceSeconds: rate,
   /** From the end of the device's part of a copy until that thread knows of it. */
@@ -80,7 +78,6 @@ export function copyRatesOf(copies: readonly CopyRates[], processes: number): Co
     hostCopyBytesPerSecond: shared((each) => each.hostCopyBytesPerSecond),
     downloadBytesPerSecond: shared((each) => each.downloadBytesPerSecond),
     placeBytesPerSecond: shared((each) => each.placeBytesPerSecond),
-    linkBytesPerSecond: shared((each) => each.linkBytesPerSecond),
   };
 }
 
