@@ -129,7 +129,7 @@ describe('16-mixed with products of halves, in the interpreter', () => {
       ).toBe(true);
     // What these make is halves as they make it, and nothing is left of the gate and of the hidden layer's dropout.
     expect(names).toContain('layer-norm-drop-residual-half, half bias, residual, weight, x, to half sum, y');
-    expect(names).toContain('layer-norm-grads-drop, half s, weight, to half dropped');
+    expect(names).toContain('layer-norm-grad-drop, half s, weight, to half dropped');
     expect(names).toContain('attention-grad-kv, half dout, qkv, to half dqkv, tensor cores');
     expect([...names].filter((n) => /^(relu-grad|dropout-in-place)/.test(n))).toEqual([]);
     const whole = await train(place, { precision: '32-true' }, 8);

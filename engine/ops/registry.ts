@@ -26,7 +26,7 @@ import type { Kernel } from './kernel.ts';
 import { layerNorm } from './layer-norm/layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm/layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm/layer-norm-grad-weight.ts';
-import { layerNormGrads, layerNormGradsDrop } from './layer-norm/layer-norm-grads.ts';
+import { layerNormGrads } from './layer-norm/layer-norm-grads.ts';
 import {
   layerNormDropResidual,
   layerNormDropResidualHalf,
@@ -106,7 +106,6 @@ export const kernels: ReadonlyMap<string, Kernel> = new Map(
       layerNormGrad,
       layerNormGradDrop,
       layerNormGrads,
-      layerNormGradsDrop,
       layerNormGradWeight,
       layerNormResidual,
       layerNormDropResidual,

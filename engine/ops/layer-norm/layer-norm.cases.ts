@@ -4,7 +4,7 @@ import type { KernelCase } from '../kernel-case.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormGrads, layerNormGradsDrop } from './layer-norm-grads.ts';
+import { layerNormGrads } from './layer-norm-grads.ts';
 import {
   layerNormDropResidual,
   layerNormDropResidualHalf,
@@ -85,16 +85,6 @@ export const cases: KernelCase[] = shapes.flatMap(([name, R, D, accumulate]): Ke
       params: { R, D, accumulate, weightAccumulate: 1 - accumulate },
       operandElements: [x, x, 2 * R, D, x, D, D],
       fill: fillStats(2),
-    },
-    {
-      ...common,
-      kernel: layerNormGradsDrop,
-      params: { R, D, accumulate, weightAccumulate: 1 - accumulate, ...drop },
-      operandElements: [x, x, 2 * R, D, x, D, D, CONTROL_ELEMENTS, x],
-      fill: (operand, view, random) => {
-        if (operand === 7) setStep(view, 7);
-        else fillStats(2)?.(operand, view, random);
-      },
     },
     {
       ...common,

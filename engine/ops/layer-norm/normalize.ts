@@ -6,7 +6,7 @@ import { elementsOf, type Graph, type Value } from '../graph.ts';
 import { layerNorm } from './layer-norm.ts';
 import { layerNormGrad, layerNormGradDrop } from './layer-norm-grad.ts';
 import { layerNormGradWeight } from './layer-norm-grad-weight.ts';
-import { layerNormGrads, layerNormGradsDrop } from './layer-norm-grads.ts';
+import { layerNormGrads } from './layer-norm-grads.ts';
 import { layerNormDropResidual, layerNormResidual } from './layer-norm-residual.ts';
 
 export interface NormWeights {
@@ -88,11 +88,14 @@ interface NormGradients {
 /** Gradients in the norm's input, which is returned, and in its weight and bias. */
 function gradients(g: Graph, n: NormGradients): Value {
   const { dy, s, stats, weight, R, D } = n;
-  const weights = weightGradients(g, n);
+  const weights = weightTargets(g, n);
+  const { values, accumulate: weightAccumulate } = weights;
+  const all = values.every(({ role }) => role === 'parameter-gradient');
+  if (!all) weightGradients(g, n, weights);
   const ds = g.gradientTarget(s);
-  const params = { R, D, accumulate: ds.accumulate ? 1 : 0 };
   const inputs = [dy, s, stats, weight, ds.value];
-  if (weights) g.emit(layerNormGrads, [...inputs, ...weights.values], { ...params, ...weights.params });
+  const params = { R, D, accumulate: ds.accumulate ? 1 : 0 };
+  if (all) g.emit(layerNormGrads, [...inputs, ...values], { ...params, weightAccumulate });
   else g.emit(layerNormGrad, inputs, params);
   return ds.value;
 }
@@ -100,29 +103,26 @@ function gradients(g: Graph, n: NormGradients): Value {
 /** The same where the input is a sum with what was dropped of `x`; that gradient goes to x. */
 function droppedGradients(g: Graph, n: NormGradients, x: Value, site: DropoutSite): Value {
   const { dy, s, stats, weight, R, D } = n;
-  const weights = weightGradients(g, n);
+  weightGradients(g, n, weightTargets(g, n));
   const ds = g.gradientTarget(s);
   const dx = g.gradientTarget(x);
   const dropped = dx.accumulate ? g.workspace('dropped.grad.part', x.shape) : dx.value;
   const params = { R, D, accumulate: ds.accumulate ? 1 : 0, ...site };
-  const [inputs, outputs] = [
-    [dy, s, stats, weight, ds.value],
-    [g.control, dropped],
-  ];
-  if (weights) g.emit(layerNormGradsDrop, [...inputs, ...weights.values, ...outputs], { ...params, ...weights.params });
-  else g.emit(layerNormGradDrop, [...inputs, ...outputs], params);
+  g.emit(layerNormGradDrop, [dy, s, stats, weight, ds.value, g.control, dropped], params);
   if (dx.accumulate) g.emit(add, [dx.value, dropped], { n: R * D });
   return ds.value;
 }
 
-/** The gradients in weight and bias: where both are trained, what a call that makes them with others takes for it. */
-function weightGradients(g: Graph, { dy, s, stats, weight, bias, R, D }: NormGradients) {
-  const dWeight = g.parameterGradient(weight);
-  const dBias = g.parameterGradient(bias);
-  const values = [dWeight.value, dBias.value];
-  const accumulate = dWeight.accumulate ? 1 : 0;
-  if (values.every(({ role }) => role === 'parameter-gradient'))
-    return { values, params: { weightAccumulate: accumulate } };
+/** Where the gradients of weight and bias go, and whether both are added to what is there; asked for once. */
+function weightTargets(g: Graph, { weight, bias }: NormGradients) {
+  const [dWeight, dBias] = [g.parameterGradient(weight), g.parameterGradient(bias)];
+  return { values: [dWeight.value, dBias.value], accumulate: dWeight.accumulate ? 1 : 0 };
+}
+
+function weightGradients(
+  g: Graph,
+  { dy, s, stats, R, D }: NormGradients,
+  { values, accumulate }: ReturnType<typeof weightTargets>,
+): void {
   g.emit(layerNormGradWeight, [dy, s, stats, ...values], { R, D, accumulate });
-  return null;
 }
