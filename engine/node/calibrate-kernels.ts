@@ -4,6 +4,7 @@ import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
 import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { CONTROL_ELEMENTS } from '../ops/control.ts';
 import { fill } from '../ops/fill/fill.ts';
+import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
 import {
@@ -51,6 +52,8 @@ const ADAM: Params = {
   decoupled: 0,
   clipValue: 0,
 };
+/** Elements of an attention head. */
+const HEAD_WIDTH = 16;
 /** What is measured on: rows of a batch of one sequence and of several, and the widths of a layer. */
 const SIZES = {
   gpu: { few: 35, many: 4096, tokens: 512, width: 1024, hidden: 4096, heads: 64, elements: 16 * 2 ** 20 },
@@ -122,6 +125,10 @@ class RateBench {
     const halves = (of: ProductKind) => compute(matmul(many, width, of), matmul(many, hidden, of));
     const halved = await halves('halves');
     const sequences = many / tokens;
+    const attentionGrads = await compute(
+      [this.attention(attentionGrad, 1, few, heads)],
+      [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
+    );
     return {
       matmul: products,
       matmulHalf: halved,
@@ -131,10 +138,10 @@ class RateBench {
         [this.attention(attention, 1, few, heads)],
         [this.attention(attention, sequences, tokens, heads)],
       ),
-      attentionGrad: await compute(
-        [this.attention(attentionGrad, 1, few, heads)],
-        [attentionGradQ, attentionGradKV].map((kernel) => this.attention(kernel, sequences, tokens, heads)),
-      ),
+      attentionGrad: attentionGrads,
+      attentionCores: this.tensorCores
+        ? await compute(this.attentionCores(1, tokens, heads), this.attentionCores(sequences, tokens, heads))
+        : attentionGrads,
       rows: await this.rate('bytes', this.norms(few, width), this.norms(many, width), flopsPerSecond),
       elements: { ...elementwise, flopsPerSecond },
     };
@@ -266,23 +273,7 @@ class RateBench {
   }
 
   private attention(kernel: Kernel, B: number, T: number, H: number): Promise<Ready> {
-    const HD = 16;
-    const [R, D] = [B * T, H * HD];
-    const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
-    const params = {
-      B,
-      T,
-      H,
-      HD,
-      ...packed,
-      causal: 0,
-      dropout: 0.2,
-      seed: 1,
-      site: 0,
-      rank: 0,
-      maskKey0: 1,
-      maskKey1: 0,
-    };
+    const [R, D] = [B * T, H * HEAD_WIDTH];
     const elements: Readonly<Record<string, number>> = {
       qkv: 3 * R * D,
       dqkv: 3 * R * D,
@@ -291,7 +282,18 @@ class RateBench {
       dout: R * D,
     };
     const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * H)));
-    return this.ready(kernel, params, operands);
+    return this.ready(kernel, packedParams(B, T, H), operands);
+  }
+
+  /** Its gradients as 16-mixed has them. */
+  private attentionCores(B: number, T: number, H: number): Promise<Ready>[] {
+    const reads: readonly [Kernel, readonly string[]][] = [
+      [attentionGradQ, ['dout', 'out', 'qkv']],
+      [attentionGradKV, ['dout', 'qkv']],
+    ];
+    return reads.map(([kernel, halves]) =>
+      this.attention(attentionOnTensorCores(kernel, halves, ['dqkv'], packedParams(B, T, H)) ?? kernel, B, T, H),
+    );
   }
 
   private norms(R: number, D: number): Promise<Ready>[] {
@@ -342,6 +344,13 @@ class RateBench {
     this.buffers.push(buffer);
     return buffer;
   }
+}
+
+/** Of so many sequences of as many tokens, each looked at by all, over packed projections. */
+function packedParams(B: number, T: number, H: number): Params {
+  const D = H * HEAD_WIDTH;
+  const packed = { groupSize: 1, stride: 3 * D, qOffset: 0, kOffset: D, vOffset: 2 * D };
+  return { B, T, H, HD: HEAD_WIDTH, ...packed, causal: 0, dropout: 0.2, maskKey0: 1, maskKey1: 0 };
 }
 
 /** One of each kind after the other, until all of the kind with the most have had their turn. */

@@ -107,6 +107,7 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
       fewRows: { seconds: 4.7e-6, flopsPerSecond: 45e12, bytesPerSecond: 0.97e12 },
       attention: { seconds: 5.3e-6, flopsPerSecond: 14e12, bytesPerSecond: 4e12 },
       attentionGrad: { seconds: 10e-6, flopsPerSecond: 14e12, bytesPerSecond: 4e12 },
+      attentionCores: { seconds: 40e-6, flopsPerSecond: 28e12, bytesPerSecond: 4e12 },
       rows: { seconds: 5.4e-6, flopsPerSecond: 45e12, bytesPerSecond: 3e12 },
     },
     switchSeconds: 1e-8,
