@@ -97,7 +97,7 @@ class RateMeter {
       const g = new Graph();
       const n = bytes / 4;
       const operands = ['x', 'out'].map((name) => g.workspace(name, [n]));
-      const ms = await this.quickest(kernel, operands, { n });
+      const { ms } = await this.quickest(kernel, operands, { n });
       found.push({ how: kernel.name, perSecond: (1000 * kernel.cost({ n }).bytes) / ms });
     }
     found.push({ how: 'copy commands', perSecond: (2000 * bytes) / (await this.copyCommandMs(bytes)) });
@@ -110,21 +110,22 @@ class RateMeter {
     const [, size] = this.sizes;
     const strides = { aOffset: 0, lda: size, bOffset: 0, ldb: size, cOffset: 0, ldc: size, accumulate: 0 };
     const params = { M: size, N: size, K: size, ...strides };
+    const flops = 2 * size ** 3;
     const half = dtype === 'float16';
-    const ours = (layout: Layout) =>
-      half ? onTensorCores(kernelOf[layout], ['a', 'b', 'c'], params) : kernelOf[layout];
     const found: Sighting[] = [];
     for (const layout of LAYOUTS) {
-      const kernel = ours(layout);
+      const kernel = half ? onTensorCores(kernelOf[layout], ['a', 'b', 'c'], params) : kernelOf[layout];
+      if (!kernel) continue;
       const g = new Graph();
-      const shape = [size, half ? size / 2 : size];
-      const operands = ['a', 'b', 'c'].map((name) => g.workspace(name, shape));
-      if (kernel)
-        found.push({ how: layout, perSecond: (2000 * size ** 3) / (await this.quickest(kernel, operands, params)) });
+      const operands = ['a', 'b', 'c'].map((name) => ({
+        ...g.workspace(name, [size, size]),
+        dtype: half ? ('f16' as const) : ('f32' as const),
+      }));
       const chain = this.device.software ? 1 : 4;
       const product = { layout, M: size, N: size, K: size, dtype, bias: false, copies: 1, chain };
-      const theirs = await askBeside(this.torch, { ask: 'matmul', ...product, rounds: ROUNDS });
-      if (theirs) found.push({ how: `torch's ${layout}`, perSecond: (2000 * size ** 3) / Math.min(...theirs.ms) });
+      const { ms, torchMs } = await this.quickest(kernel, operands, params, { ask: 'matmul', ...product });
+      found.push({ how: layout, perSecond: (1000 * flops) / ms });
+      if (torchMs !== null) found.push({ how: `torch's ${layout}`, perSecond: (1000 * flops) / torchMs });
     }
     return found;
   }
@@ -153,15 +154,24 @@ class RateMeter {
     return SIZES[this.device.software ? 'software' : 'gpu'];
   }
 
-  private async quickest(kernel: Kernel, operands: Call['operands'], params: Call['params']): Promise<number> {
+  /** Ours and torch's in turns: all of torch's at once would draw so much that a GPU slows down. */
+  private async quickest(
+    kernel: Kernel,
+    operands: Call['operands'],
+    params: Call['params'],
+    question: { readonly ask: string; readonly [more: string]: unknown } | null = null,
+  ): Promise<{ readonly ms: number; readonly torchMs: number | null }> {
     const call: Call = { kernel, operands, params, module: '', phase: 'forward', microBatch: 0 };
     const { encode, destroy } = await this.device.readyCalls([call]);
     const times = await this.device.timesOf(encode);
     await this.device.warm(() => this.device.msOf(encode, times), this.warmed ? undefined : WARM_MS);
     this.warmed = true;
-    let ms = Number.POSITIVE_INFINITY;
-    for (let round = 0; round < ROUNDS; round++) ms = Math.min(ms, await this.device.msOf(encode, times));
+    const [own, theirs]: [number[], number[]] = [[], []];
+    for (let round = 0; round < ROUNDS; round++) {
+      if (question) theirs.push(...((await askBeside(this.torch, question))?.ms ?? []));
+      own.push(await this.device.msOf(encode, times));
+    }
     destroy();
-    return ms;
+    return { ms: Math.min(...own), torchMs: theirs.length ? Math.min(...theirs) : null };
   }
 }
