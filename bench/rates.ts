@@ -6,7 +6,7 @@ import { offersTensorCores } from '../engine/runtime/tensor-cores.ts';
 import type { BenchDevice } from './bench-device.ts';
 import { RandomBuffers } from './dispatch.ts';
 import { highest, type Rates, type Sighting, sightingLine } from './floor.ts';
-import { kernelOf, LAYOUTS, type Layout } from './product-error.ts';
+import { kernelOf, LAYOUTS } from './product-error.ts';
 import { askBeside, type TorchParts } from './torch-parts.ts';
 
 /** Before the first figure. */
@@ -117,10 +117,7 @@ class RateMeter {
       const kernel = half ? onTensorCores(kernelOf[layout], ['a', 'b', 'c'], params) : kernelOf[layout];
       if (!kernel) continue;
       const g = new Graph();
-      const operands = ['a', 'b', 'c'].map((name) => ({
-        ...g.workspace(name, [size, size]),
-        dtype: half ? ('f16' as const) : ('f32' as const),
-      }));
+      const operands = ['a', 'b', 'c'].map((name) => g.workspace(name, [size, size], half ? 'f16' : 'f32'));
       const chain = this.device.software ? 1 : 4;
       const product = { layout, M: size, N: size, K: size, dtype, bias: false, copies: 1, chain };
       const { ms, torchMs } = await this.quickest(kernel, operands, params, { ask: 'matmul', ...product });
