@@ -30,18 +30,22 @@ const weightProduct = ({ M, N, K, dyOffset, ldy, wOffset }: Params): Params => (
   ...{ M: N, N: K, K: M, aOffset: dyOffset, lda: ldy, bOffset: 0, ldb: K, cOffset: wOffset, ldc: K },
 });
 
-const most = 1536;
-const few = { threads: 256, columnWarps: 1, rows: 9, columns: 4, parts: 1, quads: most } as const;
-export const WIDE_INPUT: StreamShape = { ...few, rowLanes: 4, columnLanes: 8, turns: 4, ahead: 2 };
-export const NARROW_INPUT: StreamShape = { ...few, rowLanes: 2, columnLanes: 4, turns: 2, ahead: 2 };
-export const WEIGHT_TILE: TermsShape = { columns: 64, rowsEach: 4 };
+/** vec4s of workgroup memory with which two workgroups fit a multiprocessor. */
+const HALF_QUADS = 1536;
+const few = { threads: 256, columnWarps: 1, rows: 9, columns: 4, parts: 1, quads: HALF_QUADS } as const;
 
 /** From so many columns of x on there are workgroups of all rows for every multiprocessor of a large GPU. */
 const WIDE = 2560;
 
 function variants(): readonly TiledVariant[] {
-  const wide = gradientsVariant(WIDE_INPUT, WEIGHT_TILE);
-  const narrow = gradientsVariant(NARROW_INPUT, WEIGHT_TILE);
+  const wide = gradientsVariant(
+    { ...few, rowLanes: 4, columnLanes: 8, turns: 4, ahead: 4 },
+    { columns: 128, rowsEach: 8 },
+  );
+  const narrow = gradientsVariant(
+    { ...few, rowLanes: 2, columnLanes: 4, turns: 2, ahead: 2 },
+    { columns: 64, rowsEach: 4 },
+  );
   return [{ ...wide, fits: (params) => params.K >= WIDE && wide.fits(params) }, narrow];
 }
 const special = variants();
