@@ -13,6 +13,7 @@ import { type AdapterProfile, builtInProfiles } from '../engine/schedule/profile
 import type { RankEngine } from '../engine/schedule/rank-engine.ts';
 import { fillRank, freshParameters } from '../engine/trainer/state.ts';
 import { timesOf } from './measure.ts';
+import { optionsOf } from './options.ts';
 import { acrossTheLink, linkBytes, MACHINES } from './slow-link-plan.ts';
 
 const SHAPE = { batch: 1, tokens: 35 };
@@ -25,7 +26,7 @@ const [MACHINE_COUNT, RANKS_EACH] = MACHINES;
  * Arguments: --adapter NAME (interpreter), --link A,B,… (GB/s), --steps N (4, of which one is not counted).
  */
 export async function run(args: readonly string[]): Promise<void> {
-  const option = (name: string, otherwise: string) => args[args.indexOf(`--${name}`) + 1 || args.length] ?? otherwise;
+  const option = optionsOf(args);
   const links = option('link', '0.0002,0.0005,0.002').split(',').map(Number);
   const steps = Number(option('steps', '4'));
   const place = await placeOf(option('adapter', 'interpreter'));
