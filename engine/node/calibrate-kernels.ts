@@ -5,10 +5,12 @@ import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { CONTROL_ELEMENTS } from '../ops/control.ts';
 import { fill } from '../ops/fill/fill.ts';
 import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
+import { packHalves } from '../ops/half/half.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
 import {
   type Cost,
+  type DType,
   dtypeBytes,
   foldGrid,
   type Kernel,
@@ -18,6 +20,7 @@ import {
   tiledVariant,
   writeParams,
 } from '../ops/kernel.ts';
+import { seededRandom } from '../ops/kernel-case.ts';
 import { layerNormGrad } from '../ops/layer-norm/layer-norm-grad.ts';
 import { layerNormResidual } from '../ops/layer-norm/layer-norm-residual.ts';
 import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
@@ -30,6 +33,10 @@ import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
 /** For about how long the device is kept busy for each figure; all of them are within a few seconds. */
 const MEASURE_MS = 12;
 const ROUNDS = 3;
+/** The same where arithmetic is the bound: a GPU that is near its limit of power lowers its clock after some time. */
+const SUSTAINED_MS = 150;
+/** Bytes of random values that operands repeat: a product of zeros takes less power, and so less time. */
+const NOISE_BYTES = 2 ** 20;
 /** A GPU that had nothing to do runs at a fifth of its clock for a while. */
 const WARM_MS = 300;
 const SUBMITS = 12;
@@ -103,6 +110,7 @@ const HALVES: Readonly<Record<Layout, readonly string[]>> = { nt: ['a', 'b'], nn
 class RateBench {
   private readonly buffers: GPUBuffer[] = [];
   private readonly clock: DeviceClock;
+  private readonly noise = new Map<DType, GPUBuffer>();
 
   constructor(
     private readonly open: OpenDevice,
@@ -237,8 +245,9 @@ class RateBench {
     large: readonly (Promise<Ready> | Promise<Ready>[])[],
     other: number,
   ): Promise<KernelRate> {
-    const a = await this.sample(await Promise.all(small.flat()));
-    const b = await this.sample(await Promise.all(large.flat()));
+    const a = await this.sample(await Promise.all(small.flat()), MEASURE_MS);
+    const isSustained = work === 'flops' && !this.software;
+    const b = await this.sample(await Promise.all(large.flat()), isSustained ? SUSTAINED_MS : MEASURE_MS);
     const slope = (b.seconds - a.seconds) / (b[work] - a[work]);
     // Where the small size is no quicker than the line, a dispatch by itself takes next to nothing.
     const seconds = Math.max(a.seconds - slope * a[work], a.seconds / 20);
@@ -249,8 +258,8 @@ class RateBench {
   }
 
   /** Of one dispatch, the mean over these in turns. */
-  private async sample(list: readonly Ready[]): Promise<Sample> {
-    const seconds = await this.clock.secondsOfOne(list);
+  private async sample(list: readonly Ready[], busyMs: number): Promise<Sample> {
+    const seconds = await this.clock.secondsOfOne(list, busyMs);
     const mean = (work: keyof Cost) => list.reduce((sum, { cost }) => sum + cost[work], 0) / list.length;
     return { seconds, flops: mean('flops'), bytes: mean('bytes') };
   }
@@ -265,11 +274,11 @@ class RateBench {
     const halved = withHalves(base, of === 'float32' ? [] : HALVES[layout]);
     const kernel = (of === 'tensor cores' && onTensorCores(base, HALVES[layout], params)) || halved;
     const cold = rows < 64 && !this.software ? Math.ceil(COLD_BYTES / (4 * out * width)) : 1;
-    const half = (index: number) => dtypeBytes[kernel.operands[index].dtype];
-    const [a, b, c] = [M * K * half(0), K * N * half(1), M * N * 4];
-    return Array.from({ length: cold }, () =>
-      this.ready(kernel, params, [this.storage(a), this.storage(b), this.storage(c)]),
-    );
+    const elements = [M * K, K * N, M * N];
+    return Array.from({ length: cold }, () => {
+      const operands = kernel.operands.map(({ dtype }, i) => this.values(elements[i], dtype));
+      return this.ready(kernel, params, operands);
+    });
   }
 
   private attention(kernel: Kernel, B: number, T: number, H: number): Promise<Ready> {
@@ -277,11 +286,12 @@ class RateBench {
     const elements: Readonly<Record<string, number>> = {
       qkv: 3 * R * D,
       dqkv: 3 * R * D,
-      control: CONTROL_ELEMENTS,
       out: R * D,
       dout: R * D,
     };
-    const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * H)));
+    const operands = kernel.operands.map(({ name, dtype }) =>
+      name === 'control' ? this.storage(4 * CONTROL_ELEMENTS) : this.values(elements[name] ?? R * H, dtype),
+    );
     return this.ready(kernel, packedParams(B, T, H), operands);
   }
 
@@ -332,6 +342,27 @@ class RateBench {
     });
     const grid = variant ? variant.workgroups(params) : ([...foldGrid(threads), 1] as const);
     return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
+  }
+
+  /** A buffer of so many random values. */
+  private values(elements: number, dtype: DType): GPUBuffer {
+    const { device } = this.open;
+    const noise = this.noise.get(dtype) ?? this.makeNoise(dtype);
+    const buffer = this.storage(elements * dtypeBytes[dtype]);
+    const encoder = device.createCommandEncoder();
+    for (let at = 0; at < buffer.size; at += NOISE_BYTES)
+      encoder.copyBufferToBuffer(noise, 0, buffer, at, Math.min(NOISE_BYTES, buffer.size - at));
+    device.queue.submit([encoder.finish()]);
+    return buffer;
+  }
+
+  private makeNoise(dtype: DType): GPUBuffer {
+    const random = seededRandom(1);
+    const floats = Float32Array.from({ length: NOISE_BYTES / dtypeBytes[dtype] }, () => 2 * random() - 1);
+    const noise = this.storage(NOISE_BYTES);
+    this.open.device.queue.writeBuffer(noise, 0, dtype === 'f16' ? packHalves(floats) : floats);
+    this.noise.set(dtype, noise);
+    return noise;
   }
 
   private storage(bytes: number): GPUBuffer {
@@ -390,15 +421,19 @@ class DeviceClock {
   }
 
   /** Seconds of one dispatch when these are done one after the other, often enough to keep the device busy for a while. */
-  async secondsOfOne(list: readonly Ready[]): Promise<number> {
+  async secondsOfOne(list: readonly Ready[], busyMs = MEASURE_MS): Promise<number> {
     await this.seconds(list, 1);
     let times = 1;
     let seconds = await this.seconds(list, times);
-    while (seconds * 1000 < MEASURE_MS / 2 && times * list.length < 4096) {
-      times = Math.min(times * 8, Math.ceil((times * MEASURE_MS) / 1000 / Math.max(seconds, 1e-6)));
+    while (seconds * 1000 < busyMs / 2 && times * list.length < 4096) {
+      times = Math.min(times * 8, Math.ceil((times * busyMs) / 1000 / Math.max(seconds, 1e-6)));
       seconds = await this.seconds(list, times);
     }
-    for (let round = 1; round < ROUNDS; round++) seconds = Math.min(seconds, await this.seconds(list, times));
+    // Of short times the quickest, since whatever else the machine does only adds; of long ones the last.
+    for (let round = 1; round < ROUNDS; round++) {
+      const again = await this.seconds(list, times);
+      seconds = busyMs > MEASURE_MS ? again : Math.min(seconds, again);
+    }
     return Math.max(seconds, 1e-9) / times / list.length;
   }
 
