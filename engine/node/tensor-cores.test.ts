@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { attentionParamsOf } from '../ops/attention/attention.cases.ts';
+import { attention } from '../ops/attention/attention.ts';
 import { attentionGradKV } from '../ops/attention/attention-grad-kv.ts';
 import { attentionGradQ } from '../ops/attention/attention-grad-q.ts';
 import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts';
@@ -67,14 +68,15 @@ const shaders = products.flatMap(([kernel, halves]) => {
 });
 
 const ATTENTION = attentionParamsOf({ name: '', B: 1, T: 64, H: 2, HD: 16, causal: 1, dropout: 0.2 });
-const gradients = [
+const attentions = [
+  ...[[], ['out']].map((writes) => attentionOnTensorCores(attention, ['qkv'], writes, ATTENTION)!),
   ...[[], ['dqkv']].flatMap((writes) => [
     attentionOnTensorCores(attentionGradQ, ['qkv', 'out', 'dout'], writes, ATTENTION)!,
     attentionOnTensorCores(attentionGradKV, ['dout', 'qkv'], writes, ATTENTION)!,
   ]),
 ].map((kernel) => [kernel.name, shaderSource(kernel, ATTENTION, true)] as const);
 
-test('attention has its gradients there for heads of 16 over whole blocks of rows, with what products make in halves', () => {
+test('attention is there for heads of 16 over whole blocks of rows, with what products make in halves', () => {
   const has = (halves: readonly string[], more: object) =>
     attentionOnTensorCores(attentionGradKV, halves, [], { ...ATTENTION, ...more }) !== null;
   expect(has(['qkv', 'dout'], { T: 512 })).toBe(true);
@@ -89,7 +91,7 @@ beforeAll(async () => {
 });
 afterAll(() => open.close());
 
-test.each([...shaders, ...gradients])('%s is right', async (_, code) => {
+test.each([...shaders, ...attentions])('%s is right', async (_, code) => {
   const messages = (await open.device.createShaderModule({ code }).getCompilationInfo()).messages;
   expect(messages.map(({ lineNum, message }) => `${code.split('\n')[lineNum - 1]}: ${message}`)).toEqual([]);
 });

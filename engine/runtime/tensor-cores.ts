@@ -55,7 +55,7 @@ export function listsTensorCores(listed: {
  * one unit in its last place, since sums that differ by less may round apart.
  */
 const TOLERANCE = { f32: { relative: 1e-5, absolute: 0 }, f16: { relative: 2 ** -10, absolute: 2 ** -24 } } as const;
-/** The same of attention's gradients, beside the largest element: what is multiplied there, weights too, is rounded to halves. */
+/** The same of attention and its gradients, beside the largest element: what is multiplied there, weights too, is rounded to halves. */
 const ATTENTION_TOLERANCE = 2 ** -7;
 
 /** One dispatch whose result is known. */
@@ -139,7 +139,7 @@ function productTrials(): Trial[] {
   ];
 }
 
-/** The gradients of attention over two heads of two blocks of rows, causal, with dropout. */
+/** Attention and its gradients over two heads of two blocks of rows, causal, with dropout. */
 function attentionTrials(): Trial[] {
   const [T, H, HD] = [64, 2, 16];
   const D = H * HD;
@@ -159,10 +159,12 @@ function attentionTrials(): Trial[] {
     params,
     values,
   });
-  return [[], ['dqkv']].flatMap((writes) => [
+  const forward = [[], ['out']].map((writes) => trial(attention, ['qkv'], writes));
+  const gradients = [[], ['dqkv']].flatMap((writes) => [
     trial(attentionGradQ, ['qkv', 'out', 'dout'], writes),
     trial(attentionGradKV, ['qkv', 'dout'], writes),
   ]);
+  return [...forward, ...gradients];
 }
 
 async function problemOf(

@@ -14,6 +14,7 @@ const BLOCK = 16;
 const STRIDE = 5;
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 const quads = range(BLOCK / 4);
+const SCORES1 = `var<workgroup> scores1: array<vec4u, ${OWN * STRIDE}>;`;
 const two = range(2);
 const LEFT = 'subgroup_matrix_left<f16, 16, 16>';
 const RIGHT = 'subgroup_matrix_right<f16, 16, 16>';
@@ -22,11 +23,11 @@ const LOG2_E = Math.LOG2E;
 
 /**
  * On tensor cores, for heads of 16 columns and operands in halves: one subgroup a workgroup, so that barriers cost little, and
- * 5 KiB of workgroup memory, since a multiprocessor has some 50 in all. Scores of 32 own rows with 16 others pass through
+ * 2.5 or 5 KiB of workgroup memory, since a multiprocessor has some 50 in all. Scores of 32 own rows with 16 others pass through
  * that memory as float32; each lane makes the weights of its own row of them and leaves these, as halves, in their place.
  * What is multiplied is halves, as in torch's kernels for float16; scores, sums and exponentials are float32.
  */
-function variant(vectors: readonly string[], octets: readonly string[], wgsl: string): TiledVariant {
+function variant(vectors: readonly string[], octets: readonly string[], memory: string, wgsl: string): TiledVariant {
   return {
     name: 'matrix',
     directives: DIRECTIVES,
@@ -44,7 +45,7 @@ function variant(vectors: readonly string[], octets: readonly string[], wgsl: st
       B * H <= 65_535,
     wgsl: `${pairMaskWgsl}
 var<workgroup> scores0: array<vec4u, ${OWN * STRIDE}>;
-var<workgroup> scores1: array<vec4u, ${OWN * STRIDE}>;
+${memory}
 fn octet(low: vec4f, high: vec4f) -> vec4u { return vec4u(bitcast<vec2u>(vec4<f16>(low)), bitcast<vec2u>(vec4<f16>(high))); }
 fn low(o: vec4u) -> vec4f { return vec4f(bitcast<vec4<f16>>(o.xy)); }
 fn high(o: vec4u) -> vec4f { return vec4f(bitcast<vec4<f16>>(o.zw)); }
@@ -79,24 +80,38 @@ const left = (name: string, array: string, first: string, step: string) =>
         `let ${name}${m} = subgroupMatrixLoad<${LEFT}, row_major>(&${array}, ${first} + (own + ${16 * m}u) * ${step}, ${step});`,
     )
     .join('\n  ');
-const right = (order: string, array: string, first: string, step: string) =>
-  `subgroupMatrixLoad<${RIGHT}, ${order}>(&${array}, ${first} + other * ${step}, ${step})`;
+const right = (order: 'row_major' | 'col_major', array: string, first: string, step: string, other = 'other') =>
+  `subgroupMatrixLoad<${RIGHT}, ${order}>(&${array}, ${first} + ${other} * ${step}, ${step})`;
 /** scores = left · rightᵀ */
-const product = (scores: string, name: string, array: string, first: string, step: string) =>
-  `{ let r = ${right('col_major', array, first, step)};
-    ${two.map((m) => `subgroupMatrixStore<row_major>(&${scores}, ${16 * m * STRIDE}u, subgroupMatrixMultiply<f32>(${name}${m}, r), ${STRIDE}u);`).join('\n    ')} }`;
-const add = (sum: string, scores: string, array: string, first: string, step: string) =>
-  `{ let r = ${right('row_major', array, first, step)};
-    ${two.map((m) => `${sum}${m} = subgroupMatrixMultiplyAccumulate(subgroupMatrixLoad<${LEFT}, row_major>(&${scores}, ${16 * m * STRIDE}u, ${STRIDE}u), r, ${sum}${m});`).join('\n    ')} }`;
+const product = (scores: string, name: string, matrix: string) =>
+  two
+    .map(
+      (m) =>
+        `subgroupMatrixStore<row_major>(&${scores}, ${16 * m * STRIDE}u, subgroupMatrixMultiply<f32>(${name}${m}, ${matrix}), ${STRIDE}u);`,
+    )
+    .join('\n    ');
+const add = (sum: string, scores: string, matrix: string) =>
+  two
+    .map(
+      (m) =>
+        `${sum}${m} = subgroupMatrixMultiplyAccumulate(subgroupMatrixLoad<${LEFT}, row_major>(&${scores}, ${16 * m * STRIDE}u, ${STRIDE}u), ${matrix}, ${sum}${m});`,
+    )
+    .join('\n    ');
+/** Fetches matrices of a block before its turn, since a multiprocessor has too few subgroups to wait for memory: `name`, of the block at `other`. */
+const fetch = (name: string, array: string, first: string, step: string, other: string) =>
+  `${name} = ${right('col_major', array, first, step, other)};`;
+const AHEAD = `let ahead = min(other + ${BLOCK}u, p.T - ${BLOCK}u);`;
 const results = (sum: string) => two.map((m) => `var ${sum}${m}: ${RESULT};`).join(' ');
 const read = (scores: string, c: number) => `bitcast<vec4f>(${scores}[row + ${c}u])`;
 const put = (scores: string, name: string) =>
   two.map((o) => `${scores}[row + ${o}u] = octet(${name}${2 * o}, ${name}${2 * o + 1});`).join(' ');
+const rowsOf = (sum: string) =>
+  two.map((m) => `subgroupMatrixStore<row_major>(&scores0, ${16 * m * STRIDE}u, ${sum}${m}, ${STRIDE}u);`).join(' ');
 /** Sums to the rows of dqkv from `first`, in units of eight, on: float32 as they are, halves through workgroup memory. */
 const store = (sum: string, first: string, half: boolean) =>
   half
     ? `workgroupBarrier();
-  ${two.map((m) => `subgroupMatrixStore<row_major>(&scores0, ${16 * m * STRIDE}u, ${sum}${m}, ${STRIDE}u);`).join(' ')}
+  ${rowsOf(sum)}
   workgroupBarrier();
   ${two.map((o) => `dqkv[${first} + t * step + ${o}u] = octet(${read('scores0', 2 * o)}, ${read('scores0', 2 * o + 1)});`).join(' ')}`
     : two
@@ -118,11 +133,83 @@ const share = (word: string, words: number) =>
       if (lane < ${words / 4}u) { scores0[row + ${BLOCK / 4}u] = words; } }`;
 const shared = (quad: number) => `scores0[${quad * STRIDE + BLOCK / 4}u]`;
 
+/** By so much (in powers of two) a score may exceed a row's running maximum before its sums are scaled anew. */
+const SLACK = 8;
+
+/** `attention`: rows of a workgroup are queries. */
+export const attentionMatrix: TiledVariant = variant(
+  ['out'],
+  ['qkv'],
+  'var<workgroup> anew: u32;',
+  `
+  ${left('q', 'qkv', 'q_first', 'step')}
+  ${results('o')}
+  var most = -1e30;
+  var total = 0.0;
+  let all = select(p.T, own + ${OWN}u, p.causal != 0u);
+  let mask_row = pair_row(mask, row0 + t);
+  var next_k: ${RIGHT};
+  ${fetch('next_k', 'qkv', 'k_first', 'step', '0u')}
+  for (var other = 0u; other < all; other += ${BLOCK}u) {
+    let values = ${right('row_major', 'qkv', 'v_first', 'step')};
+    ${product('scores0', 'q', 'next_k')}
+    ${AHEAD}
+    ${fetch('next_k', 'qkv', 'k_first', 'step', 'ahead')}
+    if (mask.threshold != 0u) ${share(`pair_column(mask, row0 + other + lane % ${BLOCK}u)`, BLOCK)}
+    workgroupBarrier();
+    ${quads
+      .map(
+        (c) => `var s${c} = ${read('scores0', c)} * factor;
+    if (p.causal != 0u) { s${c} = select(vec4f(-1e30), s${c}, other + ${4 * c}u + ${lanes} <= vec4u(t)); }`,
+      )
+      .join('\n    ')}
+    let four = max(max(s0, s1), max(s2, s3));
+    let highest = max(max(four.x, four.y), max(four.z, four.w));
+    let rises = highest > most + ${SLACK}.0;
+    let shrink = select(1.0, exp2(most - highest), rises);
+    most = select(most, highest, rises);
+    ${quads.map((c) => `s${c} = exp2(s${c} - most);`).join(' ')}
+    let added = s0 + s1 + s2 + s3;
+    total = total * shrink + added.x + added.y + added.z + added.w;
+    if (mask.threshold != 0u) {
+      ${quads
+        .map(
+          (c) => `{ let columns = ${shared(c)};
+      ${range(4)
+        .map((n) => `if (!pair_kept(mask, mask_row, columns[${n}])) { s${c}[${n}] = 0.0; }`)
+        .join(' ')} }`,
+        )
+        .join('\n      ')}
+    }
+    let any = subgroupAny(rises);
+    if (lane == 0u) { anew = u32(any); }
+    if (workgroupUniformLoad(&anew) != 0u) {
+      // Some row's maximum rose: what is summed so far becomes less, row by row.
+      ${rowsOf('o')}
+      workgroupBarrier();
+      ${quads.map((c) => `scores0[row + ${c}u] = bitcast<vec4u>(${read('scores0', c)} * shrink);`).join(' ')}
+      workgroupBarrier();
+      ${two.map((m) => `o${m} = subgroupMatrixLoad<${RESULT}, row_major>(&scores0, ${16 * m * STRIDE}u, ${STRIDE}u);`).join(' ')}
+      workgroupBarrier();
+    }
+    ${put('scores0', 's')}
+    workgroupBarrier();
+    ${add('o', 'scores0', 'values')}
+    workgroupBarrier();
+  }
+  ${rowsOf('o')}
+  workgroupBarrier();
+  let last = mask.scale / total;
+  ${quads.map((c) => `out[(((b * p.T + t) * p.H + h) * HD) / 4u + ${c}u] = ${read('scores0', c)} * last;`).join('\n  ')}
+  lse[row0 + t] = (most + log2(total)) * ${Math.LN2};`,
+);
+
 /** `attention-grad-q`: rows of a workgroup are queries. */
 const gradQ = (half: boolean): TiledVariant =>
   variant(
     [],
     ['qkv', 'out', 'dout', ...(half ? ['dqkv'] : [])],
+    SCORES1,
     `
   ${left('q', 'qkv', 'q_first', 'step')}
   ${left('d', 'dout', 'o_first', 'o_step')}
@@ -132,9 +219,17 @@ const gradQ = (half: boolean): TiledVariant =>
   let row_lse = lse[row0 + t] * ${LOG2_E};
   let all = select(p.T, own + ${OWN}u, p.causal != 0u);
   let mask_row = pair_row(mask, row0 + t);
+  var next_k: ${RIGHT};
+  var next_v: ${RIGHT};
+  ${fetch('next_k', 'qkv', 'k_first', 'step', '0u')}
+  ${fetch('next_v', 'qkv', 'v_first', 'step', '0u')}
   for (var other = 0u; other < all; other += ${BLOCK}u) {
-    ${product('scores0', 'q', 'qkv', 'k_first', 'step')}
-    ${product('scores1', 'd', 'qkv', 'v_first', 'step')}
+    let keys = ${right('row_major', 'qkv', 'k_first', 'step')};
+    ${product('scores0', 'q', 'next_k')}
+    ${product('scores1', 'd', 'next_v')}
+    ${AHEAD}
+    ${fetch('next_k', 'qkv', 'k_first', 'step', 'ahead')}
+    ${fetch('next_v', 'qkv', 'v_first', 'step', 'ahead')}
     if (mask.threshold != 0u) ${share(`pair_column(mask, row0 + other + lane % ${BLOCK}u)`, BLOCK)}
     workgroupBarrier();
     ${quads
@@ -152,7 +247,7 @@ const gradQ = (half: boolean): TiledVariant =>
       .join('\n    ')}
     ${put('scores0', 'g')}
     workgroupBarrier();
-    ${add('dq', 'scores0', 'qkv', 'k_first', 'step')}
+    ${add('dq', 'scores0', 'keys')}
     workgroupBarrier();
   }
   ${store('dq', 'q_first', half)}
@@ -164,6 +259,7 @@ const gradKV = (half: boolean): TiledVariant =>
   variant(
     ['lse', 'delta'],
     ['qkv', 'dout', ...(half ? ['dqkv'] : [])],
+    SCORES1,
     `
   ${left('k', 'qkv', 'k_first', 'step')}
   ${left('v', 'qkv', 'v_first', 'step')}
@@ -171,8 +267,10 @@ const gradKV = (half: boolean): TiledVariant =>
   ${results('dv')}
   let mask_column = pair_column(mask, row0 + t);
   for (var other = select(0u, own, p.causal != 0u); other < p.T; other += ${BLOCK}u) {
-    ${product('scores0', 'k', 'qkv', 'q_first', 'step')}
-    ${product('scores1', 'v', 'dout', 'o_first', 'o_step')}
+    { let r = ${right('col_major', 'qkv', 'q_first', 'step')};
+    ${product('scores0', 'k', 'r')} }
+    { let r = ${right('col_major', 'dout', 'o_first', 'o_step')};
+    ${product('scores1', 'v', 'r')} }
     // The lower half of the lanes makes the rows' multipliers, the upper half what is added.
     if (mask.threshold != 0u) ${share(
       `pair_key(mask, 2u * (row0 + other + lane % ${BLOCK}u) + lane / ${BLOCK}u) | select(0u, 1u, lane < ${BLOCK}u)`,
@@ -202,8 +300,10 @@ const gradKV = (half: boolean): TiledVariant =>
     ${put('scores0', 'w')}
     ${put('scores1', 'g')}
     workgroupBarrier();
-    ${add('dv', 'scores0', 'dout', 'o_first', 'o_step')}
-    ${add('dk', 'scores1', 'qkv', 'q_first', 'step')}
+    { let r = ${right('row_major', 'dout', 'o_first', 'o_step')};
+    ${add('dv', 'scores0', 'r')} }
+    { let r = ${right('row_major', 'qkv', 'q_first', 'step')};
+    ${add('dk', 'scores1', 'r')} }
     workgroupBarrier();
   }
   ${store('dk', 'k_first', half)}

@@ -27,9 +27,9 @@ ${wgsl}`,
   };
 }
 
-/** Of narrow heads: masks are workgroup memory too, of which a multiprocessor has little, so fewer rows are staged beside them. */
-const rowsShapes = (chunkBesideMask: number): readonly RowsShape[] => [
-  { threads: 64, rows: 2, chunk: 64, drops: false },
+/** Of narrow heads, without a mask and with one, which is workgroup memory too: a multiprocessor has little of that. */
+const rowsShapes = (chunk: number, chunkBesideMask: number): readonly RowsShape[] => [
+  { threads: 64, rows: 2, chunk, drops: false },
   { threads: 64, rows: 2, chunk: chunkBesideMask, drops: true },
 ];
 
@@ -111,7 +111,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   lse[i] = most + log(total);
 }`,
   queryHeads,
-  rowsShapes(32).map(attentionForwardRows),
+  rowsShapes(32, 32).map(attentionForwardRows),
 );
 
 export const attentionGradQTiled = attentionTiled(
@@ -149,7 +149,7 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${QUERIES}${KEYS}
   }
 }`,
   queryHeads,
-  rowsShapes(60).map(attentionGradQRows),
+  rowsShapes(64, 32).map(attentionGradQRows),
 );
 
 export const attentionGradKVTiled = attentionTiled(
@@ -219,5 +219,5 @@ fn tile(group: vec3u, local: vec3u, index: u32) {${place('p.H / groupSize')}
   }
 }`,
   ({ H, groupSize }) => H / groupSize,
-  rowsShapes(64).map(attentionGradKVRows),
+  rowsShapes(64, 64).map(attentionGradKVRows),
 );

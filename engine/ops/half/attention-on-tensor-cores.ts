@@ -1,3 +1,4 @@
+import { attention } from '../attention/attention.ts';
 import { attentionGradKV } from '../attention/attention-grad-kv.ts';
 import { attentionGradQ } from '../attention/attention-grad-q.ts';
 import {
@@ -5,31 +6,41 @@ import {
   attentionGradKVMatrix,
   attentionGradQHalfMatrix,
   attentionGradQMatrix,
+  attentionMatrix,
 } from '../attention/attention-matrix.ts';
 import type { Kernel, Params, TiledVariant } from '../kernel.ts';
 import { packHalves, unpackHalves } from './half.ts';
 import { withHalves } from './with-halves.ts';
+import { writingHalves } from './writing-halves.ts';
 
-/** A gradient of attention on tensor cores: the operands that it reads as halves, and its variants for dqkv. */
+/** Attention or a gradient of it on tensor cores: what it reads as halves, what it may write so, and its variants. */
 interface OnTensorCores {
   readonly reads: string;
+  readonly writes: string;
   readonly floats: TiledVariant;
-  readonly halves: TiledVariant;
+  /** With dqkv as halves, of which each gradient writes a part. */
+  readonly parts?: TiledVariant;
 }
 
-/** Forward is as fast without. */
-const matrices: ReadonlyMap<Kernel, OnTensorCores> = new Map([
-  [attentionGradQ, { reads: 'dout,out,qkv', floats: attentionGradQMatrix, halves: attentionGradQHalfMatrix }],
-  [attentionGradKV, { reads: 'dout,qkv', floats: attentionGradKVMatrix, halves: attentionGradKVHalfMatrix }],
+const matrices: ReadonlyMap<Kernel, OnTensorCores> = new Map<Kernel, OnTensorCores>([
+  [attention, { reads: 'qkv', writes: 'out', floats: attentionMatrix }],
+  [
+    attentionGradQ,
+    { reads: 'dout,out,qkv', writes: 'dqkv', floats: attentionGradQMatrix, parts: attentionGradQHalfMatrix },
+  ],
+  [
+    attentionGradKV,
+    { reads: 'dout,qkv', writes: 'dqkv', floats: attentionGradKVMatrix, parts: attentionGradKVHalfMatrix },
+  ],
 ]);
 
 const made = new Map<string, Kernel>();
 
 /**
- * A gradient of attention on tensor cores, which reads these operands as halves, and writes its part of dqkv so if `writes`
- * names it: what is multiplied, weights too, is rounded to halves, as torch's kernels for float16 do; the plain TypeScript
- * rounds only what is stored. Null for another kernel, and where operands or shape have no such variant. The same kernel and
- * names give the same object.
+ * Attention, or a gradient of it, on tensor cores, which reads these operands as halves, and writes so what `writes` names: what
+ * is multiplied, weights too, is rounded to halves, as torch's kernels for float16 do; the plain TypeScript rounds only what
+ * is stored. Null for another kernel, and where operands or shape have no such variant. The same kernel and names give the
+ * same object.
  */
 export function attentionOnTensorCores(
   kernel: Kernel,
@@ -38,19 +49,19 @@ export function attentionOnTensorCores(
   params: Params,
 ): Kernel | null {
   const matrix = matrices.get(kernel);
-  const half = writes.length > 0;
-  if (!matrix || [...reads].sort().join() !== matrix.reads || (half && writes.join() !== 'dqkv')) return null;
-  const variant = half ? matrix.halves : matrix.floats;
-  const key = `${kernel.name} ${half}`;
+  if (!matrix || [...reads].sort().join() !== matrix.reads || !matrix.floats.fits(params)) return null;
+  if (writes.length > 0 && writes.join() !== matrix.writes) return null;
+  const key = `${kernel.name} ${writes.join()}`;
   let result = made.get(key);
   if (!result) {
+    const variant = (writes.length > 0 && matrix.parts) || matrix.floats;
     const halved = withHalves(kernel, reads);
-    const name = `${halved.name}${half ? ', to half dqkv' : ''}, tensor cores`;
-    const tiled = { ...variant, special: [variant] };
-    result = half ? { ...toHalfDqkv(halved), name, tiled } : { ...halved, name, tiled };
+    const name = `${halved.name}${variant === matrix.parts ? ', to half dqkv' : ''}, tensor cores`;
+    const onMatrices = { ...halved, name, tiled: { ...variant, special: [variant] } };
+    result = variant === matrix.parts ? toHalfDqkv(onMatrices) : onMatrices;
     made.set(key, result);
   }
-  return variant.fits(params) ? result : null;
+  return matrix.parts ? result : writingHalves(result, writes, params);
 }
 
 function toHalfDqkv(kernel: Kernel): Kernel {
