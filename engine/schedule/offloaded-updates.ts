@@ -23,15 +23,10 @@ export interface OffloadedInput extends UpdateOptions {
 /** A part of a group that passes through the device in one go. */
 interface Window extends Elements {
   readonly group: number;
-  /** What is fetched for it, and where that is on the device once it is listed. */
+  /** What is fetched for it. */
   readonly hosts: readonly Tensor[];
-  readonly fetched: Map<Tensor, Tensor>;
-}
-
-/** A group's parameters on the device: this rank's own, or all of the gathered unit. */
-interface OnDevice {
-  readonly tensor: Tensor;
-  readonly isGathered: boolean;
+  /** Where what the host keeps is on the device, once it is listed. */
+  readonly onDevice: Map<Tensor, Tensor>;
 }
 
 /**
@@ -41,7 +36,8 @@ interface OnDevice {
  */
 export class OffloadedUpdates {
   private readonly windows: readonly Window[];
-  private readonly parameters: (OnDevice | undefined)[] = [];
+  /** Gathered groups of which the parameters of each window are taken when it is updated. */
+  private readonly gathered: (Tensor | undefined)[] = [];
   private fetched = 0;
   private updated = 0;
 
@@ -51,20 +47,17 @@ export class OffloadedUpdates {
 
   /**
    * To be called before a gathered group is freed for the last time in a step. Says whether the tensor must stay: of a unit
-   * this rank's own part is taken aside; of the root, for which no gather waits, only where that is less than all of it.
+   * this rank's own part is taken aside, a tensor for each window, so that no window waits for another; of the root, for
+   * which no gather waits, only where that is less than all of it.
    */
   listKept(index: number, gathered: Tensor, where: OptimizerVisit): boolean {
-    const { draft, groups, keepsParameters } = this.input;
+    const { groups, keepsParameters } = this.input;
     if (!keepsParameters(index)) return false;
-    const { group, layout, shards } = groups[index];
-    const isGathered = group.unit === 'root' && shards!.group.ranks.length === 1;
-    if (isGathered) this.parameters[index] = { tensor: gathered, isGathered };
-    else {
-      const own = draft.tensor(`own ${group.name}`, layout.shardElements * 4, 'parameters');
-      this.listTake(index, gathered, { begin: 0, n: layout.shardElements }, own, where);
-      this.parameters[index] = { tensor: own, isGathered };
-    }
-    return isGathered;
+    const { group, shards } = groups[index];
+    const stays = group.unit === 'root' && shards!.group.ranks.length === 1;
+    if (stays) this.gathered[index] = gathered;
+    else for (const window of this.windows) if (window.group === index) this.listTake(window, gathered, where);
+    return stays;
   }
 
   /** Lists a group's update. `gradients`: its reduced ones on the device; null where they are fetched from the host. */
@@ -78,7 +71,9 @@ export class OffloadedUpdates {
       this.listFetches(this.updated + AHEAD, phase);
       const window = this.windows[this.updated];
       const where = { visit: draft.nextVisit(), unit, phase };
-      const parameters = this.parametersOf(index, window, where);
+      const gathered = this.gathered[index];
+      if (gathered) this.listTake(window, gathered, where);
+      const parameters = this.inWindow(window, stored.parameters);
       const state = Object.values(stored.state).map((host) => this.inWindow(window, host));
       const own = gradients ? this.part(gradients, window) : this.inWindow(window, stored.hostGradients!);
       listUpdate(draft, this.input, stored, window, [parameters, ...state, own, draft.whole(control)], where);
@@ -105,7 +100,7 @@ export class OffloadedUpdates {
     const length = Math.ceil(shardElements / Math.ceil(shardElements / most) / align) * align;
     const windows: Window[] = [];
     for (let begin = 0; begin < shardElements; begin += length)
-      windows.push({ group, begin, n: Math.min(length, shardElements - begin), hosts, fetched: new Map() });
+      windows.push({ group, begin, n: Math.min(length, shardElements - begin), hosts, onDevice: new Map() });
     return windows;
   }
 
@@ -116,41 +111,33 @@ export class OffloadedUpdates {
       const window = this.windows[this.fetched];
       if (window.hosts.length === 0) continue;
       const parts = window.hosts.map((host): HostCopy => {
-        const device = draft.tensor(`window ${window.begin} ${host.name}`, window.n * this.size, host.category);
-        window.fetched.set(host, device);
+        const device = this.deviceTensor(window, host);
         return { host: this.part(host, window), device: draft.whole(device) };
       });
       listHostCopy(draft, 'fetch', groups[window.group].group.name, phase, parts);
     }
   }
 
-  private parametersOf(index: number, window: Window, where: OptimizerVisit): Range {
+  /** Takes a window's parameters from where its group is gathered. */
+  private listTake(window: Window, gathered: Tensor, where: OptimizerVisit): void {
     const { draft, groups } = this.input;
-    const { parameters } = groups[index];
-    const there = this.parameters[index];
-    if (!there) return this.inWindow(window, parameters);
-    if (!there.isGathered) return this.part(there.tensor, window);
-    const taken = draft.tensor(`window ${window.begin} ${parameters.name}`, window.n * 4, 'parameters');
-    this.listTake(index, there.tensor, window, taken, where);
-    return draft.whole(taken);
-  }
-
-  private listTake(
-    index: number,
-    gathered: Tensor,
-    { begin, n }: Elements,
-    target: Tensor,
-    where: OptimizerVisit,
-  ): void {
-    const { draft, groups } = this.input;
-    const { table, layout, shards } = groups[index];
+    const { table, layout, shards, parameters } = groups[window.group];
+    const device = this.deviceTensor(window, parameters);
+    const { begin, n } = window;
     const params = { segments: layout.segments.length, begin, count: n, rank: shards!.group.index };
-    listOptimizerKernel(draft, where, takeShard, [table, draft.whole(gathered), draft.whole(target)], params);
+    listOptimizerKernel(draft, where, takeShard, [table, draft.whole(gathered), draft.whole(device)], params);
   }
 
-  private inWindow({ fetched }: Window, host: Tensor): Range {
-    const device = fetched.get(host);
-    if (!device) throw new StudioError('internal', `${host.name} was not fetched`);
+  private deviceTensor(window: Window, host: Tensor): Tensor {
+    const name = `window ${window.begin} ${host.name}`;
+    const device = this.input.draft.tensor(name, window.n * this.size, host.category);
+    window.onDevice.set(host, device);
+    return device;
+  }
+
+  private inWindow({ onDevice }: Window, host: Tensor): Range {
+    const device = onDevice.get(host);
+    if (!device) throw new StudioError('internal', `${host.name} is not on the device`);
     return this.input.draft.whole(device);
   }
 
