@@ -295,15 +295,17 @@ class RateBench {
     return this.ready(kernel, packedParams(B, T, H), operands);
   }
 
-  /** Its gradients as 16-mixed has them. */
+  /** It and its gradients as 16-mixed has them. */
   private attentionCores(B: number, T: number, H: number): Promise<Ready>[] {
-    const reads: readonly [Kernel, readonly string[]][] = [
-      [attentionGradQ, ['dout', 'out', 'qkv']],
-      [attentionGradKV, ['dout', 'qkv']],
+    const halves: readonly [Kernel, readonly string[], readonly string[]][] = [
+      [attention, ['qkv'], ['out']],
+      [attentionGradQ, ['dout', 'out', 'qkv'], ['dqkv']],
+      [attentionGradKV, ['dout', 'qkv'], ['dqkv']],
     ];
-    return reads.map(([kernel, halves]) =>
-      this.attention(attentionOnTensorCores(kernel, halves, ['dqkv'], packedParams(B, T, H)) ?? kernel, B, T, H),
-    );
+    return halves.map(([kernel, reads, writes]) => {
+      const onCores = attentionOnTensorCores(kernel, reads, writes, packedParams(B, T, H));
+      return this.attention(onCores ?? kernel, B, T, H);
+    });
   }
 
   private norms(R: number, D: number): Promise<Ready>[] {

@@ -55,7 +55,7 @@ function copyRates(bytesPerSecond: number, pieceSeconds: number, roundTripSecond
 }
 
 /** Where each process has a GPU of its own. */
-const ofOneH200 = { downloadBytesPerSecond: 45e9, placeBytesPerSecond: 45e9 };
+const ofOneH200 = { downloadBytesPerSecond: 42e9, placeBytesPerSecond: 44e9 };
 
 export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200', AdapterProfile>> = {
   /** SwiftShader on two cores. */
@@ -100,23 +100,23 @@ export const builtInProfiles: Readonly<Record<'software' | 'interpreter' | 'h200
     stagingSlotBytes: 32 * MiB,
     againFromBytes: 256 * KiB,
     kernels: {
-      ...kernelRates(2.9e-6, 45e12, 4e12),
-      matmul: { seconds: 140e-6, flopsPerSecond: 48e12, bytesPerSecond: 4e12 },
-      matmulHalf: { seconds: 140e-6, flopsPerSecond: 48e12, bytesPerSecond: 4e12 },
-      tensorCores: { seconds: 60e-6, flopsPerSecond: 230e12, bytesPerSecond: 4e12 },
-      fewRows: { seconds: 4.7e-6, flopsPerSecond: 45e12, bytesPerSecond: 0.97e12 },
-      attention: { seconds: 5.3e-6, flopsPerSecond: 14e12, bytesPerSecond: 4e12 },
-      attentionGrad: { seconds: 10e-6, flopsPerSecond: 14e12, bytesPerSecond: 4e12 },
-      attentionCores: { seconds: 40e-6, flopsPerSecond: 28e12, bytesPerSecond: 4e12 },
-      rows: { seconds: 5.4e-6, flopsPerSecond: 45e12, bytesPerSecond: 3e12 },
+      ...kernelRates(2e-6, 42e12, 4.2e12),
+      matmul: { seconds: 45e-6, flopsPerSecond: 42e12, bytesPerSecond: 4.2e12 },
+      matmulHalf: { seconds: 42e-6, flopsPerSecond: 42.8e12, bytesPerSecond: 4.2e12 },
+      tensorCores: { seconds: 33e-6, flopsPerSecond: 217e12, bytesPerSecond: 4.2e12 },
+      fewRows: { seconds: 5.1e-6, flopsPerSecond: 42e12, bytesPerSecond: 1.26e12 },
+      attention: { seconds: 5.3e-6, flopsPerSecond: 30e12, bytesPerSecond: 4.2e12 },
+      attentionGrad: { seconds: 6.3e-6, flopsPerSecond: 29e12, bytesPerSecond: 4.2e12 },
+      attentionCores: { seconds: 20e-6, flopsPerSecond: 36e12, bytesPerSecond: 4.2e12 },
+      rows: { seconds: 2.7e-6, flopsPerSecond: 42e12, bytesPerSecond: 3.8e12 },
     },
-    switchSeconds: 1e-8,
-    submitGapSeconds: 5e-6,
-    dispatchSeconds: 6.6e-6,
-    submitSeconds: 60e-6,
+    switchSeconds: 0.6e-6,
+    submitGapSeconds: 31e-6,
+    dispatchSeconds: 7.4e-6,
+    submitSeconds: 26e-6,
     copies: [
-      { ...copyRates(48e9, 45e-6, 50e-6), hostCopyBytesPerSecond: 61e9, ...ofOneH200 },
-      { ...copyRates(31e9, 50e-6, 50e-6), hostCopyBytesPerSecond: 48e9, ...ofOneH200, processes: 2 },
+      { ...copyRates(36e9, 43e-6, 26e-6), hostCopyBytesPerSecond: 47e9, ...ofOneH200 },
+      { ...copyRates(31e9, 47e-6, 27e-6), hostCopyBytesPerSecond: 52e9, ...ofOneH200, processes: 2 },
     ],
   },
 };

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ratesOf } from './fixtures/rates-of.ts';
 import { builtInProfiles } from './profile.ts';
-import { AdapterRates, copyRatesOf } from './rates.ts';
+import { AdapterRates, copyRatesOf, kernelClass } from './rates.ts';
 
 const one = {
   processes: 1,
@@ -50,4 +50,18 @@ describe('the rates of copies by several processes', () => {
     expect(AdapterRates.safeParse(rates).success).toBe(true);
     for (const copies of [[], [three]]) expect(AdapterRates.safeParse({ ...rates, copies }).success).toBe(false);
   });
+});
+
+it('tells kernels on tensor cores from others of their kind', () => {
+  const classOf = (name: string, params = { M: 512, K: 512 }) => kernelClass({ name }, params);
+  expect(['attention', 'attention-grad-q', 'attention-grad-kv, half dout, qkv'].map((name) => classOf(name))).toEqual([
+    'attention',
+    'attentionGrad',
+    'attentionGrad',
+  ]);
+  expect(
+    ['attention, half qkv, tensor cores, to half out', 'attention-grad-q, tensor cores'].map((name) => classOf(name)),
+  ).toEqual(['attentionCores', 'attentionCores']);
+  expect([classOf('matmul-nt'), classOf('matmul-nt, half a, b, tensor cores')]).toEqual(['matmul', 'tensorCores']);
+  expect(classOf('matmul-nt', { M: 35, K: 512 })).toBe('fewRows');
 });

@@ -5,8 +5,8 @@ import type { Kernel, Params } from '../ops/kernel.ts';
 
 /**
  * Kernels that come as near to the device's limits as each other: products of many rows, in float32, with halves, and on
- * tensor cores, and of few rows; attention, forward, backward and backward on tensor cores; what adds along rows or columns;
- * what treats each element by itself.
+ * tensor cores, and of few rows; attention, forward, backward and on tensor cores; what adds along rows or columns; what treats
+ * each element by itself.
  */
 export const KERNEL_CLASSES = [
   'matmul',
@@ -97,13 +97,15 @@ const ROWS = [
 ];
 
 export function kernelClass({ name, halves }: Pick<Kernel, 'name' | 'halves'>, params: Params): KernelClass {
+  const onCores = name.includes('tensor cores');
   if (name.startsWith('matmul')) {
     const { M, K } = params;
-    if (name.endsWith('tensor cores')) return 'tensorCores';
+    if (onCores) return 'tensorCores';
     if (M <= FEW_ROWS || K <= FEW_ROWS) return 'fewRows';
     return halves ? 'matmulHalf' : 'matmul';
   }
-  if (name.startsWith('attention-grad')) return name.endsWith('tensor cores') ? 'attentionCores' : 'attentionGrad';
+  if (name.startsWith('attention') && onCores) return 'attentionCores';
+  if (name.startsWith('attention-grad')) return 'attentionGrad';
   if (name.startsWith('attention')) return 'attention';
   return ROWS.some((start) => name.startsWith(start)) ? 'rows' : 'elements';
 }
