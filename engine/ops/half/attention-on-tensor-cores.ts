@@ -55,19 +55,20 @@ export function attentionOnTensorCores(
   let result = made.get(key);
   if (!result) {
     const variant = (writes.length > 0 && matrix.parts) || matrix.floats;
-    const halved = withHalves(kernel, reads);
-    const name = `${halved.name}${variant === matrix.parts ? ', to half dqkv' : ''}, tensor cores`;
-    const onMatrices = { ...halved, name, tiled: { ...variant, special: [variant] } };
-    result = variant === matrix.parts ? toHalfDqkv(onMatrices) : onMatrices;
+    const floats = { ...withHalves(kernel, reads), tiled: { ...variant, special: [variant] } };
+    const halved = variant === matrix.parts ? toHalfDqkv(floats) : writingHalves(floats, writes, params);
+    if (!halved) return null;
+    result = { ...halved, name: `${halved.name}, tensor cores` };
     made.set(key, result);
   }
-  return matrix.parts ? result : writingHalves(result, writes, params);
+  return result;
 }
 
 function toHalfDqkv(kernel: Kernel): Kernel {
   const at = kernel.operands.findIndex(({ name }) => name === 'dqkv');
   return {
     ...kernel,
+    name: `${kernel.name}, to half dqkv`,
     halves: [...(kernel.halves ?? []), 'dqkv'],
     operands: kernel.operands.map((o, i) => (i === at ? { ...o, dtype: 'f16' } : o)),
     run(views, params) {
