@@ -682,8 +682,9 @@ class TrainingStep {
       copy.then(heard, () => undefined);
       const { submitted, done } = await this.done.orFailure(copy);
       before = submitted;
-      // What a publication read on the device may be taken once its commands are submitted: the queue keeps their order.
-      if (step.action.type === 'publish')
+      // What these read on the device may be taken once their commands are submitted: the queue keeps their order. Who reads
+      // what they bring to the host waits for the peer's word, or for the store itself.
+      if (step.action.type === 'publish' || step.action.type === 'store')
         submitted.then(
           () => this.markDone(step),
           () => undefined,

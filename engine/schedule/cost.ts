@@ -242,7 +242,7 @@ class Lanes {
       const mapped = this.toSlot(this.onDevice(submitted, this.kernels(pack)), bytes);
       this.leaving.push({ step, begin, mapped, slot: action.staging.tensor, bytes });
       this.lanes[step.lane] = submitted;
-      if (action.type === 'publish') this.done[step.id] = submitted;
+      this.done[step.id] = submitted;
       return;
     }
     const { done, end = done, laneFree = done } = this.transferred(step, begin);
