@@ -124,6 +124,12 @@ const ShardingStrategy = z
   .transform((name) => name.toUpperCase().replace(/^_(?=HYBRID_SHARD_ZERO2$)/, ''))
   .pipe(z.enum(['FULL_SHARD', 'SHARD_GRAD_OP', 'HYBRID_SHARD', 'HYBRID_SHARD_ZERO2', 'NO_SHARD']));
 
+/** What of torch's MixedPrecision is not `precision`'s matter. */
+const MixedPrecision = z.preprocess(
+  (given) => given ?? {},
+  z.strictObject({ reduceDtype: z.enum(['float16', 'float32']).nullable().default(null) }),
+);
+
 const Fsdp = z.strictObject({
   kind: z.literal('fsdp'),
   shardingStrategy: ShardingStrategy.default('FULL_SHARD'),
@@ -135,6 +141,7 @@ const Fsdp = z.strictObject({
   forwardPrefetch: z.boolean().default(false),
   deviceMesh: z.tuple([count, count]).nullable().default(null),
   linkGBps: z.number().positive().nullable().default(null),
+  mixedPrecision: MixedPrecision.prefault({}),
   stateDictType: z.enum(['full', 'sharded']).nullable().default('sharded'),
 });
 

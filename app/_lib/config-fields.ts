@@ -163,6 +163,18 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         help: 'Between rows, as if on two hosts: the prediction sets FULL_SHARD over it beside this. Charts and exports say so.',
       },
       {
+        path: 'strategy.mixedPrecision.reduceDtype',
+        of: fsdp,
+        label: 'Gradients travel as',
+        input: 'choice',
+        help: 'Half of their bytes as float16; what is below 6e-8 is lost, and no loss scale lifts it in 32-true.',
+        choices: [
+          { value: null, label: 'as precision says' },
+          { value: 'float32', label: 'float32' },
+          { value: 'float16', label: 'float16' },
+        ],
+      },
+      {
         path: 'strategy.stateDictType',
         of: fsdp,
         label: 'State dict',

@@ -161,6 +161,37 @@ describe.each(['16-mixed', '16-true'])(
   },
 );
 
+describe('gradients that travel as another type than precision says', () => {
+  const settings = [{ shardingStrategy: 'SHARD_GRAD_OP' }, {}, { cpuOffload: true }, { autoWrapPolicy: null }];
+  const hybrid = { shardingStrategy: 'HYBRID_SHARD', deviceMesh: [2, 2] };
+
+  it.each([
+    ['32-true', 'float16'],
+    ['16-mixed', 'float32'],
+  ])('%s, %s: every strategy to the same bits, which are others', async (precision, reduceDtype) => {
+    for (const devices of [2, 4]) {
+      const input = (strategy: object) => ({ config: { devices, model, precision, strategy } });
+      const as = (more: object) => input(fsdp({ ...more, mixedPrecision: { reduceDtype } }));
+      const wanted = await train(interpreterPlace, as({ shardingStrategy: 'NO_SHARD' }));
+      for (const more of devices === 4 ? [{}, hybrid] : settings)
+        expectSameBits(await train(interpreterPlace, as(more)), wanted, JSON.stringify(more));
+      const asPrecisionSays = await train(interpreterPlace, input(fsdp()));
+      expect(() => expectSameBits(asPrecisionSays, wanted, 'another type')).toThrow();
+      wanted.outcomes.forEach(([{ loss }], step) => {
+        expect(Math.abs(loss - asPrecisionSays.outcomes[step][0].loss)).toBeLessThan(2e-3);
+      });
+    }
+  });
+
+  it('on a software GPU, to the same bits in each strategy', async () => {
+    const as = (more: object) => ({
+      config: { devices: 2, model, strategy: fsdp({ ...more, mixedPrecision: { reduceDtype: 'float16' } }) },
+    });
+    const wanted = await train(gpu, as({ shardingStrategy: 'NO_SHARD' }));
+    expectSameBits(await train(gpu, as({})), wanted, 'FULL_SHARD');
+  });
+});
+
 describe('16-mixed trains as float32 does', () => {
   it.each(['interpreter', 'a software GPU'])(
     'losses within 2 % or 0.02 over 50 steps, on %s',

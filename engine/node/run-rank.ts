@@ -300,11 +300,11 @@ async function openPlace(start: WorkerStart, origin: OpenedStart): Promise<Place
 
 /** Whether a run's products of halves may go to tensor cores, and why not. They are tried first: not every driver's are right. */
 async function tensorCoresFor(
-  { precision }: ExperimentConfig,
+  config: ExperimentConfig,
   adapter: GPUAdapter,
   open: OpenDevice,
 ): Promise<{ readonly tensorCores: boolean; readonly note: string | null }> {
-  if (precisionOf(precision).used !== 'f16') return { tensorCores: false, note: null };
+  if (precisionOf(config).used !== 'f16') return { tensorCores: false, note: null };
   const instead = 'halves are multiplied as float32';
   if (!offersTensorCores(adapter))
     return { tensorCores: false, note: `this adapter offers no tensor cores: ${instead}` };

@@ -110,7 +110,7 @@ const shardOf = (unit: number[][], n: number) =>
 const rowsOf = (unit: number[][], n: number) => padded(sum(unit.map(([rows]) => Math.ceil(rows / n))));
 
 /** What every rank should receive from a peer, by kind, from the shapes alone. */
-function expectedFrom(sizes: Sizes, { strategy, mesh, trainer }: Case) {
+function expectedFrom(sizes: Sizes, { strategy, mesh, settings, trainer }: Case) {
   const [replicate, shard] = mesh;
   const [root, ...layers] = shapesByUnit(sizes, 2);
   const units = [root, ...layers];
@@ -124,15 +124,17 @@ function expectedFrom(sizes: Sizes, { strategy, mesh, trainer }: Case) {
   const gathers = { FULL_SHARD: 2, HYBRID_SHARD: 2, SHARD_GRAD_OP: 1, HYBRID_SHARD_ZERO2: 1, NO_SHARD: 0, ddp: 0 };
   const gathered =
     passes * (shardOf(root, shard) + gathers[strategy] * sum(layers.map((unit) => shardOf(unit, shard))));
+  // What a rank sends to be added; the sum of a row goes on in float32, as do sums that are gathered.
+  const sent = settings && 'mixedPrecision' in settings ? 2 : 4;
   const reduced = strategy === 'ddp' ? pieceOf(units.flat()) : sum(units.map(pieceOf));
   return {
     withinRow: {
       'all-gather': 4 * gathered,
-      'reduce-scatter': reductions * 4 * sum(units.map((unit) => shardOf(unit, shard))),
+      'reduce-scatter': reductions * sent * sum(units.map((unit) => shardOf(unit, shard))),
       norm: 4 * sum(units.map((unit) => rowsOf(unit, shard))),
     },
     // Each reduction by itself; what they came to is gathered once.
-    betweenRows: { 'all-reduce': (reductions + 1) * 4 * reduced },
+    betweenRows: { 'all-reduce': (reductions * (shard > 1 ? 4 : sent) + 4) * reduced },
     everywhere: { loss: LOSS_BYTES, control: 4 },
   };
 }
@@ -177,6 +179,14 @@ const accumulating = [false, true].flatMap((syncEveryMicroBatch): Case[] => {
   ];
 });
 
+const halved = { mixedPrecision: { reduceDtype: 'float16' } };
+const asHalves: readonly Case[] = [
+  { strategy: 'FULL_SHARD', mesh: [1, 3], settings: halved },
+  { strategy: 'SHARD_GRAD_OP', mesh: [1, 2], settings: { ...halved, cpuOffload: true } },
+  { strategy: 'HYBRID_SHARD', mesh: [2, 2], settings: halved },
+  { strategy: 'NO_SHARD', mesh: [2, 1], settings: halved },
+];
+
 function configOf({ strategy, mesh, settings, trainer }: Case, sizes: Sizes): object {
   const model = { kind: 'demo-transformer', nhead: 2, nlayers: 2, ...sizes };
   const devices = mesh[0] * mesh[1];
@@ -189,7 +199,7 @@ describe.each([
   ['dimensions that divide evenly', even],
   ['uneven ones', uneven],
 ] as const)('%s', (_, sizes) => {
-  it.each([...cases, ...accumulating])(
+  it.each([...cases, ...accumulating, ...asHalves])(
     '$strategy, mesh $mesh $settings $trainer: bytes from each peer, by kind',
     async (c) => {
       const [replicate, shard] = c.mesh;

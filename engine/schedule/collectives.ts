@@ -105,7 +105,7 @@ function placing(from: FloatType, to: FloatType): Kernel {
 }
 
 function listPublish(draft: Draft, c: CollectiveName, region: number, source: Range, pack: Dispatch | null): void {
-  const staging = draft.stagingSlot('download', 'comm', draft.stagingSlots, source.bytes);
+  const staging = draft.stagingSlot('download', 'comm', source.bytes);
   draft.list({
     kind: 'download',
     lane: 'host',
@@ -380,7 +380,7 @@ function listCollect(
       own: io.own ?? null,
       extraReads: io.extraReads ?? 0,
       linkGBps: io.sharding.linkGBps,
-      staging: draft.stagingSlot('upload', 'comm', draft.stagingSlots, sources * io.bytes),
+      staging: draft.stagingSlot('upload', 'comm', sources * io.bytes),
       received: draft.whole(io.received),
       place: io.place,
     },

@@ -150,7 +150,7 @@ function compileWith(
   refuseUnmatched('checkpoint.filter', config.checkpoint.filter ?? [], model);
   const policy = wrapPolicyOf(config, model);
   const onDevice = makesValuesOnDevice(config);
-  const precision = precisionOf(config.precision);
+  const precision = precisionOf(config);
   const draftStep = (shape: BatchShape, training: TrainingStepPlan | null) => {
     const traced = unitProgram(model, shape, { rank, seed: trainer.seed }, policy, {
       checkpointing: training ? [] : config.strategy.activationCheckpointingPolicy,

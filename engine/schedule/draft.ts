@@ -20,6 +20,12 @@ export interface DraftStep {
   readonly after: readonly number[];
 }
 
+/**
+ * Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. On two
+ * H200 two are slower where units stay gathered, and five or eight everywhere.
+ */
+const STAGING_SLOTS = 3;
+
 /** The growing schedule of one rank: tensors, steps in listed order, mailbox regions. */
 export class Draft {
   readonly tensors: Tensor[] = [];
@@ -38,8 +44,6 @@ export class Draft {
     readonly profile: AdapterProfile,
     /** The regions of a program that this one shares its state with, and so its mailboxes. */
     private readonly knownRegions: readonly Region[] = [],
-    /** Staging slots a direction: one fills, one is copied by the device, and one waits for a peer meanwhile. */
-    readonly stagingSlots = 3,
   ) {
     this.regions = [...knownRegions];
   }
@@ -74,7 +78,7 @@ export class Draft {
   }
 
   /** A range of the next staging slot of that direction; the slots take turns. */
-  stagingSlot(space: 'upload' | 'download', purpose: string, slots: number, bytes: number): Range {
+  stagingSlot(space: 'upload' | 'download', purpose: string, bytes: number, slots = STAGING_SLOTS): Range {
     const key = `${space} ${purpose}`;
     let ring = this.staging.get(key);
     if (!ring) {
@@ -138,11 +142,10 @@ export class Draft {
 
   /**
    * What a step may take beyond its fullest so that copies do not hand ranges on to each other: as much as the slots of one
-   * direction, nothing where two slots have to do. Null for a rank without peers.
+   * direction. Null for a rank without peers.
    */
   spareBytes(): number | null {
     if (this.world === 1) return null;
-    if (this.stagingSlots < 3) return 0;
     return this.tensors.reduce((sum, { space, bytes }) => sum + (space === 'upload' ? bytes : 0), 0);
   }
 

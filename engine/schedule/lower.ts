@@ -75,8 +75,7 @@ export interface Lowered {
 export function lower(input: LowerInput): Lowered {
   const { program, strategy, optimizer, training } = input;
   refuseTooMany('groups of parameters and gathers of them', strategy.groups.length + strategy.gathers.length);
-  const slots = stagingSlots(training?.strategy ?? strategy);
-  const draft = new Draft(input.rank, input.world, input.profile, training?.regions, slots);
+  const draft = new Draft(input.rank, input.world, input.profile, training?.regions);
   const gathersOf = (group: number) => gathersIn(training?.strategy ?? strategy, group);
   const inBackward = updatesInBackward(input, training?.strategy ?? strategy);
   const offload = input.cpuOffload ? { gathersOf, keepsGradients: !inBackward } : null;
@@ -94,11 +93,6 @@ export function lower(input: LowerInput): Lowered {
   listReport(draft, control, readStagingBytes(draft, groups));
   refuseTooMany('parts in its schedule', draft.steps.length);
   return { draft, groups, control, updatesInBackward: inBackward };
-}
-
-/** Where units stay gathered from forward to backward a step is at its fullest, and two slots have to do. */
-function stagingSlots({ gathers }: StrategyPlan): number {
-  return gathers.some(({ afterUseOf }) => afterUseOf !== null) ? 2 : 3;
 }
 
 /** How often a step gathers a group. */
@@ -510,7 +504,7 @@ class Body {
     const c = { unit: group.name, phase: 'backward', name: `gradients ${group.name}${tag}` } as const;
     const mean = { scale: 1 / this.input.world, accumulate: round > 0 };
     let full = draft.whole(whole);
-    let wire = this.used;
+    let wire = this.input.precision.reduced;
     if (wire === 'f16') {
       // What a rank adds of its own is what it would have sent.
       const where = { phase: c.phase, unit: group.name, visit: draft.nextVisit() };

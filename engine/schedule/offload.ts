@@ -41,8 +41,7 @@ export function listHostCopy(
       action: actionOf(listed.reduce((sum, part) => sum + part.device.bytes, 0)),
     });
   };
-  const slot = (space: 'upload' | 'download', bytes: number) =>
-    draft.stagingSlot(space, 'offload', draft.stagingSlots, bytes);
+  const slot = (space: 'upload' | 'download', bytes: number) => draft.stagingSlot(space, 'offload', bytes);
   if (type === 'fetch') {
     list(parts, (bytes) => ({ type, parts, staging: slot('upload', bytes) }));
     return;

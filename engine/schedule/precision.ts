@@ -31,22 +31,21 @@ export type FloatType = 'f32' | 'f16';
 export interface Precision {
   /** What is kept from step to step: parameters, optimizer state, and gradients once they are reduced. */
   readonly kept: FloatType;
-  /** Parameters as they travel and are used, activations, and the gradients that ranks send each other. */
+  /** Parameters as they travel and are used, and activations. */
   readonly used: FloatType;
+  /** The gradients that ranks send each other; they are added in float32. */
+  readonly reduced: FloatType;
   /** Whether the loss's gradient is scaled so that small gradients are not lost in float16. */
   readonly scalesLoss: boolean;
 }
 
-/** What a config's word for it means, as Fabric's MixedPrecision and HalfPrecision have it. Throws for bfloat16, which a config cannot hold. */
-export function precisionOf(name: ExperimentConfig['precision']): Precision {
-  switch (name) {
-    case '16-mixed':
-      return { kept: 'f32', used: 'f16', scalesLoss: true };
-    case '16-true':
-      return { kept: 'f16', used: 'f16', scalesLoss: false };
-    default:
-      return { kept: 'f32', used: 'f32', scalesLoss: false };
-  }
+/** What a config's words for it mean, as Fabric's MixedPrecision and HalfPrecision have it. */
+export function precisionOf({ precision, strategy }: Pick<ExperimentConfig, 'precision' | 'strategy'>): Precision {
+  const kept = precision === '16-true' ? 'f16' : 'f32';
+  const used = precision === '32-true' ? 'f32' : 'f16';
+  const reduceDtype = strategy.kind === 'fsdp' ? strategy.mixedPrecision.reduceDtype : null;
+  const reduced = reduceDtype === null ? used : reduceDtype === 'float16' ? 'f16' : 'f32';
+  return { kept, used, reduced, scalesLoss: precision === '16-mixed' };
 }
 
 /**

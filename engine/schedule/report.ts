@@ -5,7 +5,7 @@ import type { Tensor } from './schedule.ts';
 /** Lists the end of a step: the host reads its control values, through a staging slot of at least `slotBytes`. */
 export function listReport(draft: Draft, control: Tensor, slotBytes: number): void {
   const bytes = CONTROL_ELEMENTS * 4;
-  const slot = draft.stagingSlot('download', 'report', 1, slotBytes);
+  const slot = draft.stagingSlot('download', 'report', slotBytes, 1);
   draft.list({
     kind: 'download',
     lane: 'host',
