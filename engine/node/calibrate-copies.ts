@@ -13,6 +13,8 @@ const SIZES = {
   software: { piece: 2 ** 20, memory: 8 * 2 ** 20, windowMs: 60, filled: 2 ** 10 },
 } as const;
 const TINY_BYTES = 64;
+/** Few enough to take no time, and enough to go through the threads that copy. */
+const SMALL_BYTES = 2 ** 17;
 /** Of each window the beginning is not counted: until then the other processes may not have begun. */
 const LEAD_SHARE = 0.25;
 
@@ -235,7 +237,7 @@ class CopyBench {
     const beside = () => (this.software ? [] : [copyOnHost(), copyOnHost()]);
     const loops: Readonly<Record<Window, () => Promise<void>[]>> = {
       'round trip': () => [downward(downs[0], TINY_BYTES)],
-      host: () => [...ups.map((up) => upward(up, TINY_BYTES)), ...downs.map((down) => downward(down, TINY_BYTES))],
+      host: () => [...ups.map((up) => upward(up, SMALL_BYTES)), ...downs.map((down) => downward(down, SMALL_BYTES))],
       'device to staging': () => [...downs.map((down) => downward(down, pieceBytes, false)), ...beside()],
       'staging to device': () => [...ups.map((up) => upward(up, pieceBytes, false)), ...beside()],
       up: () => ups.map((up) => upward(up, pieceBytes)),
@@ -302,7 +304,7 @@ class CopyBench {
     encoder.copyBufferToBuffer(from, 0, to, 0, bytes);
     device.queue.submit([encoder.finish()]);
     // Between copies a step runs kernels: a device without any would copy at the clock of one that idles.
-    if (bytes > TINY_BYTES && this.fillCommands) device.queue.submit([this.fillCommands()]);
+    if (bytes === this.pieceBytes && this.fillCommands) device.queue.submit([this.fillCommands()]);
   }
 
   /** Makes commands for a kernel that keeps the device's clock up. */
