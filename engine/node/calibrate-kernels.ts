@@ -35,7 +35,7 @@ const MEASURE_MS = 12;
 const ROUNDS = 3;
 /** The same where arithmetic is the bound: a GPU that is near its limit of power lowers its clock after some time. */
 const SUSTAINED_MS = 150;
-/** Bytes of random values that operands repeat: a product of zeros takes less power, and so less time. */
+/** Bytes of random values that operands repeat: zeros take less power, and so less time, and memory may keep them packed. */
 const NOISE_BYTES = 2 ** 20;
 /** A GPU that had nothing to do runs at a fifth of its clock for a while. */
 const WARM_MS = 300;
@@ -311,7 +311,7 @@ class RateBench {
   private norms(R: number, D: number): Promise<Ready>[] {
     const elements: Readonly<Record<string, number>> = { weight: D, bias: D, stats: 2 * R };
     return [layerNormResidual, layerNormGrad].map((kernel) => {
-      const operands = kernel.operands.map(({ name }) => this.storage(4 * (elements[name] ?? R * D)));
+      const operands = kernel.operands.map(({ name, dtype }) => this.values(elements[name] ?? R * D, dtype));
       return this.ready(kernel, { R, D, eps: 1e-5, accumulate: 0 }, operands);
     });
   }
@@ -323,7 +323,7 @@ class RateBench {
   /** Of several groups of parameters in turn, as in a step: none is found in a cache. */
   private adam(n: number): Promise<Ready>[] {
     return Array.from({ length: this.software ? 1 : 3 }, () => {
-      const operands = [...[0, 1, 2, 3].map(() => this.storage(n * 4)), this.storage(CONTROL_ELEMENTS * 4)];
+      const operands = [...[0, 1, 2, 3].map(() => this.values(n, 'f32')), this.storage(CONTROL_ELEMENTS * 4)];
       return this.ready(adam, { ...ADAM, n }, operands);
     });
   }
