@@ -1,4 +1,5 @@
 import { StudioError } from '../errors.ts';
+import { uploadUsage } from './upload-usage.ts';
 
 /**
  * The only place where a rank makes GPU buffers, and so where its reserved bytes are measured. After `seal`, making one is
@@ -13,23 +14,33 @@ export class BufferLedger {
   allocRetries = 0;
   ooms = 0;
   private sealed = false;
+  private uploadUsage: GPUBufferUsageFlags | null = null;
   private readonly buffers = new Set<GPUBuffer>();
 
   constructor(private readonly device: GPUDevice) {}
 
-  /** Makes a buffer. Throws StudioError `out-of-memory` when the device refuses it twice. */
-  async create(label: string, bytes: number, usage: GPUBufferUsageFlags): Promise<GPUBuffer> {
+  /**
+   * Makes a buffer for the first of these usages that the device has the memory for. Throws StudioError `out-of-memory` when it
+   * refuses the last twice.
+   */
+  async create(label: string, bytes: number, ...usages: readonly GPUBufferUsageFlags[]): Promise<GPUBuffer> {
     const advice = `with ${mib(this.currentBytes)} MiB held. Use more ranks, FULL_SHARD, or a smaller model or batch`;
-    const buffer = await this.make(label, bytes, usage, advice);
+    const buffer = await this.make(label, bytes, usages, advice);
     this.currentBytes += bytes;
     this.peakBytes = Math.max(this.peakBytes, this.currentBytes);
     return buffer;
   }
 
+  /** Makes a buffer that the host writes and the device copies from, in device memory if it can be. Throws as `create`. */
+  async createUpload(label: string, bytes: number): Promise<GPUBuffer> {
+    this.uploadUsage ??= await uploadUsage(this.device);
+    return this.create(label, bytes, this.uploadUsage, GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC);
+  }
+
   /** Makes a buffer of host memory that the device copies to and the host reads. Throws StudioError `out-of-memory`. */
   async createOnHost(label: string, bytes: number): Promise<GPUBuffer> {
     const advice = `with ${mib(this.hostBytes)} MiB of host memory held. Free memory, or switch strategy.cpuOffload off where a GPU has the room`;
-    const buffer = await this.make(label, bytes, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST, advice);
+    const buffer = await this.make(label, bytes, [GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST], advice);
     this.hostBytes += bytes;
     return buffer;
   }
@@ -47,9 +58,16 @@ export class BufferLedger {
     this.hostBytes = 0;
   }
 
-  private async make(label: string, bytes: number, usage: GPUBufferUsageFlags, advice: string): Promise<GPUBuffer> {
+  private async make(
+    label: string,
+    bytes: number,
+    usages: readonly GPUBufferUsageFlags[],
+    advice: string,
+  ): Promise<GPUBuffer> {
     if (this.sealed) throw new StudioError('internal', `buffer ${label} was made after step 0 began`);
-    const buffer = (await this.tryCreate(label, bytes, usage)) ?? (await this.retry(label, bytes, usage));
+    let buffer: GPUBuffer | null = null;
+    for (const usage of usages) buffer ??= await this.tryCreate(label, bytes, usage);
+    buffer ??= await this.retry(label, bytes, usages[usages.length - 1]);
     if (!buffer) {
       this.ooms++;
       throw new StudioError('out-of-memory', `the device has no room for ${label} of ${mib(bytes)} MiB, ${advice}`, {

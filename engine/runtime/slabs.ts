@@ -24,8 +24,12 @@ export class Slabs {
   /** Makes them all. Throws StudioError `out-of-memory`. */
   static async create(run: ExecutableRun, ledger: BufferLedger): Promise<Slabs> {
     const buffers: GPUBuffer[] = [];
-    for (const [i, { bytes, space }] of run.memory.slabs.entries())
-      buffers.push(await ledger.create(`${space} slab ${i} of rank ${run.rank}`, bytes, USAGE[space]()));
+    for (const [i, { bytes, space }] of run.memory.slabs.entries()) {
+      const label = `${space} slab ${i} of rank ${run.rank}`;
+      // With peers the host's threads have the most to do; there it gains nothing that they store to the device themselves.
+      const onDevice = space === 'upload' && run.steps[0].schedule.world === 1;
+      buffers.push(await (onDevice ? ledger.createUpload(label, bytes) : ledger.create(label, bytes, USAGE[space]())));
+    }
     return new Slabs(buffers);
   }
 
