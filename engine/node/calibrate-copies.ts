@@ -45,15 +45,16 @@ export function copyWindowsMs(software: boolean): number {
 }
 
 /**
- * Moves pieces through staging as the executor does, in one direction and in both, and says what went on. `begin` resolves to
- * when to start, on the clock of Date.now(), once this process is ready: processes that are to copy at once get the same.
+ * Moves pieces through staging as the executor does, in one direction and in both, and says what went on. `uploads`: the usage of
+ * upload staging, which decides where that lies. `begin` resolves to when to start, on the clock of Date.now(), once this process is ready: processes that are to copy at once get the same.
  */
 export async function copyTraffic(
   open: OpenDevice,
   software: boolean,
+  uploads: GPUBufferUsageFlags,
   begin: () => Promise<number>,
 ): Promise<CopyTraffic> {
-  const bench = new CopyBench(open, software);
+  const bench = new CopyBench(open, software, uploads);
   try {
     await bench.warmUp();
     const from = (await begin()) - Date.now() + performance.now();
@@ -185,6 +186,7 @@ class CopyBench {
   constructor(
     private readonly open: OpenDevice,
     private readonly software: boolean,
+    uploads: GPUBufferUsageFlags,
   ) {
     const { piece, memory, windowMs, filled } = SIZES[software ? 'software' : 'gpu'];
     this.windowMs = windowMs;
@@ -194,7 +196,7 @@ class CopyBench {
     this.filled = this.buffer(GPUBufferUsage.STORAGE, 4 * filled);
     const slots = (usage: number) => Array.from({ length: SLOTS }, () => this.buffer(usage));
     this.downs = slots(GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
-    this.ups = slots(GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC).map((buffer) => ({
+    this.ups = slots(uploads).map((buffer) => ({
       buffer,
       slot: new UploadSlot(buffer, this.view),
       submittedMs: 0,

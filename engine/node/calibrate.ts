@@ -3,6 +3,7 @@ import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { StudioError } from '../errors.ts';
 import { openDevice } from '../runtime/device.ts';
+import { uploadUsage } from '../runtime/upload-usage.ts';
 import type { AdapterRates, CopyRates } from '../schedule/rates.ts';
 import { type AdapterEntry, openAdapter } from './adapters.ts';
 import { type CopyTraffic, copyRatesFrom, copyTraffic } from './calibrate-copies.ts';
@@ -20,6 +21,8 @@ const PROCESSES = [1, 2];
 export interface CalibrationTask {
   readonly id: string;
   readonly kernels: boolean;
+  /** Whether it is the only one: a rank without peers has its upload staging elsewhere. */
+  readonly alone: boolean;
 }
 
 /** What it says: that it is ready to copy, then what it measured, or why it did not. */
@@ -36,7 +39,8 @@ export async function measureAdapter(task: CalibrationTask, begin: () => Promise
   try {
     const { software, tensorCores } = entry;
     const kernels = task.kernels ? await measureKernels(open, software, tensorCores) : null;
-    return { kernels, traffic: await copyTraffic(open, software, begin) };
+    const uploads = task.alone ? await uploadUsage(open.device) : GPUBufferUsage.MAP_WRITE | GPUBufferUsage.COPY_SRC;
+    return { kernels, traffic: await copyTraffic(open, software, uploads, begin) };
   } finally {
     open.close();
   }
@@ -81,7 +85,7 @@ export async function measureTogether(
 ): Promise<Measured[]> {
   const probes = Array.from({ length: count }, (_, i) => {
     const id = places[i % places.length];
-    return new Probe({ id, kernels: kernels && i === 0 }, count);
+    return new Probe({ id, kernels: kernels && i === 0, alone: count === 1 }, count);
   });
   const end = () => {
     for (const probe of probes) probe.kill();
