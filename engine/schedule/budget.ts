@@ -156,7 +156,7 @@ export function overflowMessage(overflow: Overflow, fitting: readonly FittingSet
   const ways = fitting.map((way) => `${saidSettings(way.settings)} (${mib(way.peakBytes)} MiB)`);
   const out = ways.length
     ? `It would fit with ${ways.join('; or ')}`
-    : 'No strategy and no batch size that the planner tried would fit: use more devices or a smaller model, or raise it';
+    : 'No strategy and no batch size that the planner tried would fit: use more devices or a smaller model, or raise memoryBudgetMiB';
   return (
     `memoryBudgetMiB ${mib(budgetBytes)}: rank ${rank} has no room for ${tensorWords(tensor)} (${mib(bytes)} MiB, ${bytes} bytes) ${where}; the run needs ` +
     `${mib(neededBytes)} MiB a rank. ${out}`

@@ -47,7 +47,7 @@ function SampleForm({ checkpoint, config }: { checkpoint: CheckpointRef; config:
   const hasWords = valueAt(config, 'data.kind') !== 'batches';
   const usesGpt2Tokens = valueAt(config, 'data.tokenizer') === 'gpt2';
   const [form, setForm] = useState<'text' | 'ids'>(hasWords ? 'text' : 'ids');
-  const [prompt, setPrompt] = useState(valueAt(config, 'data.kind') === 'moby-dick' ? 'Call me Ishmael .' : '');
+  const [prompt, setPrompt] = useState(valueAt(config, 'data.kind') === 'moby-dick' ? 'Call me Ishmael.' : '');
   const [ids, setIds] = useState(hasWords ? '' : '0');
   const [typed, setTyped] = useState<Typed>({ count: '40', temperature: '0.8', topK: '40', seed: '0' });
   const [adapter, setAdapter] = useState('interpreter');
@@ -125,7 +125,7 @@ function SampleForm({ checkpoint, config }: { checkpoint: CheckpointRef; config:
                   : 'A batches file has no words: ids with blanks or commas between them.'
                 : usesGpt2Tokens
                   ? 'Any text, in GPT-2’s tokens.'
-                  : 'In words that the run’s text has, punctuation apart.')}
+                  : 'In words of the run’s text, as they stand there between blanks: “Ishmael.” with its full stop is one.')}
           </p>
         </div>
         <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">

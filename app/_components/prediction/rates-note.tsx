@@ -34,7 +34,7 @@ export function RatesNote(props: {
             times off. Memory is exact.
           </>
         )}{' '}
-        {underWay || state === 'failed' ? note : null}
+        {!calibrated && (underWay || state === 'failed') ? note : null}
         {measure.error ? ` ${measure.error.message}` : null}
       </p>
       {device && !calibrated && !underWay ? (

@@ -40,7 +40,7 @@ export function PredictedTime({ run, log, version }: { run: Run; log: RunLog; ve
       </dl>
       <p className="min-w-0 flex-1 basis-72 text-xs text-faint">
         {calibrated
-          ? 'Predicted by rates that were measured on this adapter while the machine was quiet: other work beside the run makes its steps longer.'
+          ? 'Predicted by rates that were measured on this adapter: other work beside the run makes its steps longer.'
           : isInterpreted
             ? 'Predicted by built-in rates: the interpreter is timed nowhere. Expect it several times off.'
             : calibrated === undefined
