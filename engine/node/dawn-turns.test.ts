@@ -37,6 +37,7 @@ test.each([true, false])('questions are paced, and what others set is not; on a 
   expect(asked).toBeGreaterThan(1);
   expect(asked).toBeLessThanOrEqual(most);
   expect(turns).toBeGreaterThan(0);
+  expect(await new Promise((resolve) => setImmediate(resolve, 5))).toBe(5);
   await new Promise<void>((resolve) =>
     setImmediate((a: number, b: number) => resolve(expect([a, b]).toEqual([1, 2])), 1, 2),
   );

@@ -33,7 +33,8 @@ export function paceDawn(onGpu: boolean): void {
   globalThis.setImmediate = paced as typeof setImmediate;
 }
 
-/** Dawn's is the one function without a name that is not JavaScript. */
+/** Dawn's has no name, takes nothing and is not JavaScript; a promise's `resolve`, which is much like it, takes a value. */
 function isDawns(callback: (...args: unknown[]) => void): boolean {
-  return callback.name === '' && Function.prototype.toString.call(callback) === 'function () { [native code] }';
+  const { name, length } = callback;
+  return name === '' && length === 0 && Function.prototype.toString.call(callback) === 'function () { [native code] }';
 }

@@ -166,6 +166,19 @@ describe('a step that is not finite', () => {
     await rm(folder, { recursive: true });
   });
 
+  it('names the type that gradients travel as, where that alone may have been too small', async () => {
+    const strategy = { kind: 'fsdp', mixedPrecision: { reduceDtype: 'float16' } };
+    const folder = await mkdtemp(join(tmpdir(), 'not-finite-'));
+    const optimizer = { kind: 'sgd', lr: 60 };
+    const ranks = await startSavingRanks(folder, { devices: 2, strategy, optimizer, trainer: { steps: 8 } });
+    for (const result of await ranks.results)
+      expect((result as PromiseRejectedResult).reason).toMatchObject({
+        code: 'non-finite',
+        message: expect.stringMatching(/loss \d.* gradient norm (NaN|Infinity).*strategy\.mixedPrecision\.reduceDtype/),
+      });
+    await rm(folder, { recursive: true });
+  });
+
   it('halts every rank', async () => {
     const ranks = await spoilt(2);
     for (const byRank of await ranks.train(3, 1)) expect(byRank.map((o) => o.halted)).toEqual([true, true]);

@@ -254,11 +254,15 @@ class RankTraining {
     const left = run.updatesInBackward
       ? 'with strategy.cpuOffload its updates had begun, so go on from a checkpoint, or set trainer.onNonFinite to skip'
       : 'the weights are those of the step before';
+    // What is beyond float16 while the loss is not may have been so on its way between the ranks alone.
+    const travels = run.precision.reduced === 'f16' && config.devices > 1 && Number.isFinite(outcome.lossMean);
+    const way = travels
+      ? 'Gradients travel as float16, which ends at 65,504: lower optimizer.lr, or let them travel as float32 (strategy.mixedPrecision.reduceDtype)'
+      : 'Lower optimizer.lr, or look at the data of this step';
     if (outcome.halted || (!finite && config.trainer.onNonFinite === 'stop'))
       throw new StudioError(
         'non-finite',
-        `step ${step} is not finite (loss ${outcome.lossMean}, gradient norm ${outcome.gradNorm}); ${left}. ` +
-          'Lower optimizer.lr, or look at the data of this step',
+        `step ${step} is not finite (loss ${outcome.lossMean}, gradient norm ${outcome.gradNorm}); ${left}. ${way}`,
         { rank: run.rank, step },
       );
   }

@@ -35,6 +35,8 @@ export class Progress {
       this.#line(event.rank === null ? event.line : `rank ${event.rank}: ${event.line}`);
     } else if (event.event === 'checkpoint') {
       this.#line(`checkpoint ${event.path} (step ${event.step}, sha256 ${event.sha256.slice(0, 12)}…)`);
+    } else if (event.event === 'validation') {
+      this.#line(`validation after step ${event.step + 1}: loss ${word(event.loss)}`);
     } else if (event.event === 'summary') {
       if (this.#summaries) this.#line(`memory of rank ${event.rank}\n${event.text}`);
     } else if (event.event === 'step' && event.rank === 0) {
