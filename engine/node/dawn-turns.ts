@@ -8,8 +8,8 @@ const nobody = new Int32Array(new SharedArrayBuffer(4));
 
 /**
  * Paces Dawn's questions whether the device is done. It asks in a `setImmediate` that it sets again for as long as anything
- * is awaited, each time with a new function that V8 has to collect and to finalize: 40,000 a second and more, and collections
- * that stop the main thread for 100 ms. `onGpu`: whether this thread may spin between two questions. Beside a software adapter
+ * is awaited, each time with a new function that V8 has to collect and to finalize: 100,000 a second and more, and collections
+ * that stop the main thread for 100 to 230 ms. `onGpu`: whether this thread may spin between two questions. Beside a software adapter
  * it sleeps: that needs the cores.
  */
 export function paceDawn(onGpu: boolean): void {

@@ -1,14 +1,14 @@
 const MiB = 2 ** 20;
 /** Logits up to this size are made at once. */
 const LARGE_BYTES = 64 * MiB;
-/** The fewest rows of a piece: with fewer, reading and writing the weight's gradient would cost as much as its product. */
+/** Rows that a piece has before pieces are made equal: with fewer, passing over the weight's gradient costs as much as its product. */
 const LEAST_ROWS = 512;
 /** Rows of a tile of the products. */
 const TILE_ROWS = 128;
 
 /**
  * Of how many rows the head makes its logits at a time: all R, or, where their bytes are large (`stride` floats a row), whole
- * tiles of at least 512 rows and about 64 MiB, the pieces of nearly equal size. A function of shapes alone, so that every
+ * tiles of some 512 rows or about 64 MiB, the pieces of nearly equal size. A function of shapes alone, so that every
  * rank, strategy and adapter adds the weight's gradient in the same order.
  */
 export function headRows(R: number, stride: number): number {
