@@ -28,6 +28,13 @@ describe('the fields of the form', () => {
     }
   });
 
+  it('asks what gradients travel as only where they travel', () => {
+    const field = all.find(({ path }) => path === 'strategy.mixedPrecision.reduceDtype')!;
+    const shown = [1, 2].map((devices) => belongsTo(field, withValue(defaultDraft(), 'devices', devices)));
+    expect(shown).toEqual([false, true]);
+    expect(belongsTo(field, withKind(defaultDraft(), 'strategy', 'ddp'))).toBe(false);
+  });
+
   it('24: choosing HYBRID asks for the mesh, with one that the ranks can form; leaving it takes mesh and link away', () => {
     const field = all.find(({ path }) => path === 'strategy.deviceMesh')!;
     const start = withValue(defaultDraft(), 'devices', 4);

@@ -12,7 +12,7 @@ interface FieldBase {
   readonly path: string;
   readonly label: string;
   readonly help?: string;
-  /** Only where the config's section is of this kind, and what else must hold there for the field to matter. */
+  /** Only where the config's section is of this kind, and what else must hold for it to matter; `devices: 2`: several ranks. */
   readonly of?: Draft;
 }
 
@@ -151,7 +151,7 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
         of: fsdp,
         label: 'CPU offload',
         input: 'switch',
-        help: 'Parameters and optimizer state live in host memory; a unit is updated as soon as its gradients are there.',
+        help: 'Parameters and optimizer state live in host memory; a unit is updated as soon as its gradients are there, where nothing has to be known of all gradients first.',
       },
       {
         path: 'strategy.linkGBps',
@@ -164,10 +164,10 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
       },
       {
         path: 'strategy.mixedPrecision.reduceDtype',
-        of: fsdp,
+        of: { devices: 2, ...fsdp },
         label: 'Gradients travel as',
         input: 'choice',
-        help: 'Half of their bytes as float16; what is below 6e-8 is lost, and no loss scale lifts it in 32-true.',
+        help: 'By default as precision says: float32 in 32-true, float16 in 16-mixed and 16-true. float16 halves their bytes and loses what is below 6e-8. It is PyTorch’s MixedPrecision(reduce_dtype).',
         choices: [
           { value: null, label: 'as precision says' },
           { value: 'float32', label: 'float32' },
@@ -535,7 +535,9 @@ export const FIELD_GROUPS: readonly FieldGroup[] = [
 /** Whether a field has a place in this draft: its section is of the field's kind. */
 export function belongsTo(field: Field, draft: Draft): boolean {
   if (!field.of) return true;
-  return Object.entries(field.of).every(([section, wanted]) =>
+  const { devices = 1, ...sections } = field.of;
+  if (Number(devices) > 1 && Number(draft.devices) <= 1) return false;
+  return Object.entries(sections).every(([section, wanted]) =>
     Object.entries(wanted as Record<string, unknown>).every(([key, value]) => {
       const at = (draft[section] as Record<string, unknown> | undefined)?.[key];
       if (key === 'kind') return at === value;

@@ -54,7 +54,7 @@ export function ConfigField(props: FieldProps) {
       <span className="shrink-0 font-medium">{field.label}</span>
       <span
         aria-hidden="true"
-        className="min-w-0 text-right font-mono text-2xs wrap-anywhere text-faint"
+        className="ml-auto min-w-0 text-right font-mono text-2xs wrap-anywhere text-faint"
         title={field.path}
       >
         {key}
@@ -65,11 +65,11 @@ export function ConfigField(props: FieldProps) {
   return (
     <div className={`min-w-0 ${wide}`} data-field={field.path}>
       {grouped ? (
-        <span id={`${id}-label`} className="mb-1 flex items-baseline justify-between gap-2">
+        <span id={`${id}-label`} className="mb-1 flex flex-wrap items-baseline justify-between gap-x-2">
           {label}
         </span>
       ) : (
-        <label htmlFor={id} id={`${id}-label`} className="mb-1 flex items-baseline justify-between gap-2">
+        <label htmlFor={id} id={`${id}-label`} className="mb-1 flex flex-wrap items-baseline justify-between gap-x-2">
           {label}
         </label>
       )}
