@@ -21,8 +21,8 @@ export function configHints(config: ExperimentConfig): ConfigHint[] {
     hints.push({
       path: needsAll,
       message:
-        'with strategy.cpuOffload this costs 12 bytes more for each parameter of a rank, in every step: all gradients have ' +
-        'to be known before the first update, so they go to the host and back, and parameters come once more',
+        `With strategy.cpuOffload, ${needsAll} makes gradients wait in host memory until all are known: it grows by their size, ` +
+        `and in every step ${extraBytes(precision)} bytes more cross between host and device for each parameter that a rank holds.`,
     });
   if (precision === '16-true' && optimizer.kind !== 'sgd' && optimizer.eps < LEAST_FLOAT16)
     hints.push({
@@ -32,6 +32,15 @@ export function configHints(config: ExperimentConfig): ConfigHint[] {
         `small one is 0, and the step is then divided by eps alone. Set optimizer.eps ${EPS_FLOAT16}, or precision 16-mixed`,
     });
   return hints;
+}
+
+/**
+ * What crosses more for a parameter whose update waits: its gradient to the host and back, as it is kept; in 32-true also the
+ * parameter, which an update in backward finds on the device.
+ */
+function extraBytes(precision: ExperimentConfig['precision']): number {
+  if (precision === '16-true') return 4;
+  return precision === '16-mixed' ? 8 : 12;
 }
 
 /** The setting for which all gradients of a step have to be known before anything is updated, if there is one. */

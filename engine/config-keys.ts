@@ -49,6 +49,7 @@ const FABRIC_NAMES: Readonly<Record<string, string | undefined>> = {
   numnodes: 'devices',
   bf16: 'precision',
   fp16: 'precision',
+  paramdtype: 'precision',
 };
 
 /** A dotted path as a section's own keys are named: by the key alone. */

@@ -100,6 +100,18 @@ describe('the hint on Adam’s eps', () => {
   });
 });
 
+describe('the hint on updates that wait with offload', () => {
+  const said = (settings: object) => configHints(parseConfig({ strategy: 'fsdp_cpu_offload', ...settings }))[0].message;
+
+  it('names the setting, and the bytes as gradients and parameters are kept', () => {
+    const trainer = { gradientClipVal: 1 };
+    const clipped = said({ trainer });
+    expect(clipped).toMatch(/^With strategy.cpuOffload, trainer.gradientClipVal makes .* 12 bytes more .*\.$/);
+    expect(said({ precision: '16-mixed' })).toMatch(/, precision makes .* 8 bytes more/);
+    expect(said({ precision: '16-true', trainer })).toMatch(/ 4 bytes more/);
+  });
+});
+
 describe('a name', () => {
   it('has no control characters; any other text may be one', () => {
     for (const name of ['a\0b', 'a\nb', '\u001b[2J', '\u0085'])

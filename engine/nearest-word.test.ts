@@ -35,6 +35,11 @@ describe('a config with a word that there is not', () => {
     [{ trainer: { accelerator: 'gpu' } }, 'trainer.accelerator', 'unknown key. Did you mean adapter?'],
     [{ num_nodes: 2 }, 'num_nodes', 'unknown key. Did you mean devices?'],
     [{ bf16: true }, 'bf16', 'unknown key. Did you mean precision?'],
+    [
+      { strategy: { kind: 'fsdp', mixedPrecision: { paramDtype: 'float16' } } },
+      'strategy.mixedPrecision.paramDtype',
+      'unknown key. Did you mean precision?',
+    ],
     [{ sharding_strategy: 'FULL_SHARD' }, 'sharding_strategy', 'unknown key. Did you mean strategy.shardingStrategy?'],
     [{ cpu_offload: true }, 'cpu_offload', 'unknown key. Did you mean strategy.cpuOffload?'],
     [{ state_dict_type: 'full' }, 'state_dict_type', 'unknown key. Did you mean strategy.stateDictType?'],

@@ -145,6 +145,7 @@ it('has the book in its order', async () => {
   const at = [
     'EXTRACTS. (Supplied',
     'CHAPTER 1. Loomings.',
+    'Call me Ishmael. Some',
     'CHAPTER 2. The',
     'CHAPTER 10. A',
     'CHAPTER 135. The',

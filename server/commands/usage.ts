@@ -24,7 +24,7 @@ stops after its step.`,
     takes: 'CONFIG [--adapter NAME] [--json]',
     about: `
 Memory by category and phase, its peak and where, and a time estimate. Touches no GPU. NAME is also interpreter or
-h200.`,
+h200. What does not fit memoryBudgetMiB is said, and the exit code is 0 all the same.`,
   },
   devices: {
     takes: '[--json] [--calibrate] [--tune]',
