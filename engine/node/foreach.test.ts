@@ -43,6 +43,12 @@ it.each([
   ],
   ['offload', 'adam', { devices: 2, strategy: 'fsdp_cpu_offload' }, { kind: 'adam' }],
   ['a group with its own rate', 'sgd-plain', { devices: 2 }, { kind: 'sgd', groups: [{ match: '*bias', lr: 0.3 }] }],
+  [
+    'a group with its own decay, at the same rate',
+    'adam',
+    { devices: 1 },
+    { kind: 'adamw', weightDecay: 0.5, groups: [{ match: '*bias', weightDecay: 0 }] },
+  ],
 ])('%s: the same bits and the same memory on and off', async (_, kernel, config, optimizer) => {
   const on = await trained(config, { ...optimizer, foreach: true });
   const off = await trained(config, { ...optimizer, foreach: false });

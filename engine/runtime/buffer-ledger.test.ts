@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { BufferLedger } from './buffer-ledger.ts';
 
-const [MAP_WRITE, COPY_SRC, STORAGE] = [2, 4, 128];
-beforeEach(() => void vi.stubGlobal('GPUBufferUsage', { MAP_WRITE, COPY_SRC, STORAGE }));
+const [MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST, STORAGE] = [1, 2, 4, 8, 128];
+beforeEach(() => void vi.stubGlobal('GPUBufferUsage', { MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST, STORAGE }));
 afterEach(() => void vi.unstubAllGlobals());
 
 /** A device that refuses buffers of some usages, by validation or for want of memory, and says which of 64 bytes it was asked for. */
@@ -50,4 +50,21 @@ test('what no memory has room for is asked for once more, then refused by name',
     message: expect.stringContaining('no room for upload slab 3 of rank 0'),
   });
   expect([ledger.currentBytes, ledger.allocRetries, ledger.ooms]).toEqual([0, 1, 1]);
+});
+
+test('what was short of memory lies where it may at worst once memory was given back', async () => {
+  let refusals = 2;
+  const { asked, ledger } = deviceThat((_, bytes) => (bytes === 64 && refusals-- > 0 ? 'out-of-memory' : null));
+  expect((await ledger.createUpload('slot', 64)).usage).toBe(MAP_WRITE | COPY_SRC);
+  expect(asked).toEqual([MAP_WRITE | COPY_SRC | STORAGE, MAP_WRITE | COPY_SRC, MAP_WRITE | COPY_SRC]);
+  expect([ledger.currentBytes, ledger.allocRetries, ledger.ooms]).toEqual([64, 1, 0]);
+});
+
+test('when all is given back, nothing is held on the device or on the host', async () => {
+  const { ledger } = deviceThat(() => null);
+  await ledger.create('slab', 32, STORAGE);
+  expect((await ledger.createOnHost('moments', 48)).usage).toBe(MAP_READ | COPY_DST);
+  expect([ledger.currentBytes, ledger.hostBytes]).toEqual([32, 48]);
+  ledger.destroyAll();
+  expect([ledger.currentBytes, ledger.hostBytes, ledger.peakBytes]).toEqual([0, 0, 32]);
 });

@@ -129,3 +129,8 @@ test('kept elements are scaled so that the mean stays', () => {
   expect(new Set(out)).toEqual(new Set([0, 5]));
   expect(out.reduce((total, value) => total + value, 0) / n).toBeCloseTo(4, 1);
 });
+
+test('rows are multiplied by odd numbers: an even one would give some columns of a row the same hash', () => {
+  const { multipliers } = pairMask(maskAt(0.5, {}), 0, SIDE);
+  expect([...multipliers].filter((multiplier) => multiplier % 2 === 0)).toEqual([]);
+});

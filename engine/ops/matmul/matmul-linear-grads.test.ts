@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
 import { caseViews } from '../kernel-case.ts';
 import { cases } from './matmul-linear-grads.cases.ts';
+import { matmulLinearGrads } from './matmul-linear-grads.ts';
 
 test.each(cases.map((c) => [c.name, c] as const))('%s: the gradients by their definition', (_, testCase) => {
   const { params } = testCase;
@@ -30,4 +31,24 @@ test.each(cases.map((c) => [c.name, c] as const))('%s: the gradients by their de
     const worst = want.reduce((most, value, at) => Math.max(most, Math.abs(value - after[3 + i][at])), 0);
     expect(worst, testCase.kernel.operands[3 + i].name).toBeLessThan(1e-4);
   });
+});
+
+test.each(cases.filter(({ params }) => !params.xAccumulate).map((c) => [c.name, c] as const))(
+  '%s: costs two products, and each operand once',
+  (_, { params }) => {
+    const { M, N, K } = params;
+    const { flops, bytes } = matmulLinearGrads.cost(params);
+    const elements = M * N + N * K + M * K + M * K + N * K + N;
+    expect(bytes).toBe(4 * elements);
+    expect(flops).toBeGreaterThanOrEqual(4 * M * N * K);
+    expect(flops).toBeLessThanOrEqual(4 * M * N * K + M * N);
+  },
+);
+
+test('the wide variant is of the widest layers, the narrow one of all others', () => {
+  const [wide, narrow] = matmulLinearGrads.tiled!.special!;
+  const layer = (K: number) => ({ ...cases[0].params, M: 35, N: 140, K, dyOffset: 0, ldy: 140, wOffset: 0 });
+  const variantOf = (K: number) => [wide, narrow].find(({ fits }) => fits(layer(K)));
+  expect([4, 1024, 2556].map(variantOf)).toEqual([narrow, narrow, narrow]);
+  expect([2560, 4096].map(variantOf)).toEqual([wide, wide]);
 });
