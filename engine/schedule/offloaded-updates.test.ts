@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { interleave, randomChoice } from './fixtures/interleaving.ts';
 import { compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { tiedModel } from './fixtures/tied-model.ts';
+import { builtInProfiles } from './profile.ts';
 import type { Schedule } from './schedule.ts';
 
 /** Updates of what is kept on the host, as steps: what travels, and that nobody reads what has been updated already. */
@@ -90,6 +91,38 @@ describe('a unit is updated', () => {
     const below = 'transformer.encoder.layers.0';
     const reduced = steps.find((s) => s.kind === 'reduce-scatter' && s.unit === below)!;
     expect(idsOf(`fetch ${below}`, below)[0]).toBeLessThan(reduced.id);
+  });
+});
+
+describe('in windows', () => {
+  const ofSlot = (devices: number, stagingSlotBytes: number) =>
+    compileFirst({
+      config: { devices, model: smallModel, strategy: offload() },
+      profile: { ...builtInProfiles.interpreter, stagingSlotBytes },
+    }).steps[0].schedule;
+
+  it.each([1, 2])('no update fetches, stores or keeps more than a staging slot has room for: %s rank(s)', (devices) => {
+    const { steps } = ofSlot(devices, 2048);
+    const most = new Map<string, number>();
+    for (const { action } of steps)
+      if (action.type === 'fetch' || action.type === 'store' || action.type === 'keep') {
+        const bytes = action.parts.reduce((sum, { device }) => sum + device.bytes, 0);
+        most.set(action.type, Math.max(bytes, most.get(action.type) ?? 0));
+      }
+    expect(most.get('keep')).toBeGreaterThan(512);
+    for (const bytes of most.values()) expect(bytes).toBeLessThanOrEqual(2048);
+  });
+
+  it('the root stays gathered until it is updated only where that is no more than the rank has of it', () => {
+    const updatesBeforeFree = (devices: number) => {
+      const { steps, tensors } = ofSlot(devices, 512);
+      const freed = steps.find(({ frees }) => frees.some((id) => /^gathered root/.test(tensors[id].name)))!;
+      const updates = steps.filter(({ label, unit }) => label === 'adam' && unit === 'root');
+      expect(updates.length).toBeGreaterThan(1);
+      return updates.filter(({ id }) => id < freed.id).length;
+    };
+    expect(updatesBeforeFree(1)).toBeGreaterThan(0);
+    expect(updatesBeforeFree(2)).toBe(0);
   });
 });
 

@@ -2,14 +2,15 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../config.ts';
 import { StudioError } from '../errors.ts';
-import { boundBy, estimate, RESOURCES } from './cost.ts';
+import { rowSquareSums } from '../ops/norm/row-square-sums.ts';
+import { boundBy, bytesMoved, estimate, RESOURCES } from './cost.ts';
 import { copying, ratesOf } from './fixtures/rates-of.ts';
 import { anyRun, compileFirst, compileRanks, smallModel } from './fixtures/small-runs.ts';
 import { sumCategories } from './memory.ts';
 import { planExperiment, predictionOf, shapeOfData } from './plan.ts';
 import { type AdapterProfile, builtInProfiles, profileOf, ranksPerAdapter } from './profile.ts';
 import type { KernelRate } from './rates.ts';
-import { CATEGORIES } from './schedule.ts';
+import { CATEGORIES, dispatches } from './schedule.ts';
 
 const MiB = 2 ** 20;
 const { h200, software, interpreter } = builtInProfiles;
@@ -268,6 +269,21 @@ describe('the time estimate', () => {
     expect(slow).toBeGreaterThan(pieces);
     const far = estimate(schedule, { ...software, ...copying(software, { roundTripSeconds: 1 }) }).iterationSeconds;
     for (const more of [submits, gaps, slow, far]) expect(more).toBeGreaterThan(base + 1);
+  });
+
+  it('has a staging slot that the step before took free again only once the host knows of it', () => {
+    const { steps } = compileFirst({ config: { devices: 1, strategy: 'fsdp_cpu_offload' } }).steps[0].schedule;
+    const [fetch] = steps.filter(({ action }) => action.type === 'fetch').map((s) => ({ ...s, id: 0, waits: [] }));
+    const far = { ...software, ...copying(software, { roundTripSeconds: 1 }) };
+    expect(estimate({ steps: [fetch], world: 1 }, far).iterationSeconds).toBeGreaterThan(1);
+  });
+
+  it('counts all that row sums read, whose parameters do not say how long the rows are', () => {
+    const { steps } = schedule;
+    const sums = steps.flatMap(({ action }) => dispatches(action)).filter(({ kernel }) => kernel === rowSquareSums);
+    expect(sums.length).toBeGreaterThan(0);
+    for (const dispatch of sums)
+      expect(bytesMoved(dispatch)).toBe(dispatch.operands.reduce((total, { bytes }) => total + bytes, 0));
   });
 
   it('has the device copy both ways one after the other', () => {
