@@ -33,16 +33,10 @@ export interface Traffic {
   readonly downBytes: number;
   /** For how long at least one copy by the host was under way. */
   readonly copyingSeconds: number;
-  /** From each submit until the host knew that the device was done, in ascending order. */
+  /** From each submit of a copy down until the host knew that the device was done, in ascending order. */
   readonly downTrips: readonly number[];
-  readonly upTrips: readonly number[];
 }
 export type CopyTraffic = Readonly<Record<Window, Traffic>>;
-
-/** How long all windows take. */
-export function copyWindowsMs(software: boolean): number {
-  return SIZES[software ? 'software' : 'gpu'].windowMs * WINDOWS.length;
-}
 
 /**
  * Moves pieces through staging as the executor does, in one direction and in both, and says what went on. `uploads`: the usage of
@@ -98,7 +92,6 @@ class Counter {
   private downBytes = 0;
   private lastMs = 0;
   private readonly downTrips: number[] = [];
-  private readonly upTrips: number[] = [];
   private copyingMs = 0;
   private underWay = 0;
   private busySince = 0;
@@ -143,13 +136,8 @@ class Counter {
     this.lastMs = performance.now();
   }
 
-  cameBack(tripMs: number): void {
-    if (this.counts) this.upTrips.push(tripMs / 1000);
-  }
-
   traffic(): Traffic {
     const { pieces, upBytes, downBytes } = this;
-    const ascending = (list: readonly number[]) => [...list].sort((a, b) => a - b);
     const elapsedMs = Math.max(this.untilMs, this.lastMs) - this.fromMs;
     return {
       seconds: elapsedMs / 1000,
@@ -157,8 +145,7 @@ class Counter {
       upBytes,
       downBytes,
       copyingSeconds: Math.min(elapsedMs, Math.max(this.copyingMs, 1e-3)) / 1000,
-      downTrips: ascending(this.downTrips),
-      upTrips: ascending(this.upTrips),
+      downTrips: [...this.downTrips].sort((a, b) => a - b),
     };
   }
 }
@@ -166,7 +153,6 @@ class Counter {
 interface Up {
   readonly slot: UploadSlot;
   readonly buffer: GPUBuffer;
-  submittedMs: number;
 }
 
 class CopyBench {
@@ -199,7 +185,6 @@ class CopyBench {
     this.ups = slots(uploads).map((buffer) => ({
       buffer,
       slot: new UploadSlot(buffer, this.view),
-      submittedMs: 0,
     }));
     // Written once, so that no page is made while something is measured, and larger than what caches keep of it.
     this.source = new Uint8Array(memory).fill(1);
@@ -257,7 +242,6 @@ class CopyBench {
   private async up(up: Up, bytes: number, counter: Counter, copied: boolean): Promise<void> {
     const { guard } = this.open;
     const mapped = await guard(up.slot.open(bytes));
-    if (up.submittedMs > 0) counter.cameBack(performance.now() - up.submittedMs);
     if (copied) {
       counter.begins();
       await guard(this.copy(mapped, this.next(this.source, bytes)));
@@ -265,7 +249,6 @@ class CopyBench {
     }
     up.slot.seal();
     this.submitCopy(up.buffer, this.place, bytes);
-    up.submittedMs = performance.now();
     up.slot.reopen();
     counter.up(bytes);
   }

@@ -63,7 +63,6 @@ it('gives copies both ways the rates by which one queue of threads does what was
     downBytes: 0,
     copyingSeconds: 1,
     downTrips: [],
-    upTrips: [],
   };
   const traffic = {
     'round trip': { ...idle, downTrips: [1e-4, 2e-4, 9e-4] },

@@ -77,7 +77,7 @@ export async function calibrate(
 }
 
 /** Has so many processes measure at once; the first of them kernels too, if asked to. */
-export async function measureTogether(
+async function measureTogether(
   places: readonly string[],
   count: number,
   kernels: boolean,
