@@ -168,7 +168,9 @@ describe('the refusal', () => {
 
   it('says what to do where nothing fits', () => {
     const verdict = budgetVerdict(configOf({ memoryBudgetMiB: 0.01 }), profile)!;
-    expect(overflowMessage(verdict.overflow, verdict.fitting)).toMatch(/more devices or a smaller model, or raise memoryBudgetMiB$/);
+    expect(overflowMessage(verdict.overflow, verdict.fitting)).toMatch(
+      /more devices or a smaller model, or raise memoryBudgetMiB$/,
+    );
     expect(budgetVerdict(configOf({ memoryBudgetMiB: 1000 }), profile)).toBeNull();
     expect(budgetVerdict(configOf({}), profile)).toBeNull();
   });
