@@ -61,5 +61,6 @@ test('a step is traced, drawn, moved through with the keys, and downloaded', asy
 
 async function expectNoOverflow(page: Page): Promise<void> {
   await page.setViewportSize({ width: 390, height: 844 });
-  expect(await stickingOut(page)).toEqual([]);
+  // The drawings hear of their new width a frame or two later.
+  await expect.poll(() => stickingOut(page)).toEqual([]);
 }
