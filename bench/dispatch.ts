@@ -1,7 +1,7 @@
 import { packHalves } from '../engine/ops/half/half.ts';
 import {
   type DType,
-  foldGrid,
+  gridOf,
   type Kernel,
   PARAMS_BYTES,
   type Params,
@@ -31,12 +31,11 @@ export async function readyDispatch(
   turns: readonly (readonly GPUBuffer[])[],
   tiled = true,
 ): Promise<Encode> {
-  const variant = tiled ? tiledVariant(kernel, params) : undefined;
-  const pipeline = await guard(kernels.pipeline({ kernel, params, operands: [], tiled: variant !== undefined }));
-  const threads = kernel.threads(params);
+  const dispatch = { kernel, params, operands: [], tiled: tiled && tiledVariant(kernel, params) !== undefined };
+  const pipeline = await guard(kernels.pipeline(dispatch));
   const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
   const bytes = new ArrayBuffer(PARAMS_BYTES);
-  writeParams(kernel, params, threads, new DataView(bytes), 0);
+  writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
   device.queue.writeBuffer(uniform, 0, bytes);
   const groups = turns.map((operands) =>
     device.createBindGroup({
@@ -44,7 +43,7 @@ export async function readyDispatch(
       entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
     }),
   );
-  const [x, y, z] = variant?.workgroups(params) ?? [...foldGrid(threads), 1];
+  const [x, y, z] = gridOf(kernel, params, dispatch);
   return (pass, turn = 0) => {
     pass.setPipeline(pipeline);
     pass.setBindGroup(0, groups[turn % groups.length]);

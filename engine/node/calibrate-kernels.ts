@@ -12,12 +12,11 @@ import {
   type Cost,
   type DType,
   dtypeBytes,
-  foldGrid,
+  gridOf,
   type Kernel,
   PARAMS_BYTES,
   type Params,
-  softwareVariant,
-  tiledVariant,
+  runsAs,
   writeParams,
 } from '../ops/kernel.ts';
 import { seededRandom } from '../ops/kernel-case.ts';
@@ -330,19 +329,16 @@ class RateBench {
 
   private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
     const { device, kernels } = this.open;
-    const variant = (this.software ? softwareVariant : tiledVariant)(kernel, params);
-    const chosen = this.software && variant?.name ? { variant: variant.name } : {};
-    const dispatch = { kernel, operands: [], params, tiled: variant !== undefined, ...chosen };
-    const threads = kernel.threads(params);
+    const dispatch = { kernel, operands: [], params, ...runsAs(kernel, params, this.software) };
     const bytes = new ArrayBuffer(PARAMS_BYTES);
-    writeParams(kernel, params, threads, new DataView(bytes), 0);
+    writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
     const uniform = this.buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
     device.queue.writeBuffer(uniform, 0, bytes);
     const bindGroup = device.createBindGroup({
       layout: kernels.groupLayout(operands.length),
       entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
     });
-    const grid = variant ? variant.workgroups(params) : ([...foldGrid(threads), 1] as const);
+    const grid = gridOf(kernel, params, dispatch);
     return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
   }
 

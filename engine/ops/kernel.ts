@@ -107,6 +107,25 @@ export function softwareVariant({ tiled }: Kernel, params: Params): TiledVariant
   return fittingVariants(tiled, params).find(({ barrierFree }) => barrierFree);
 }
 
+/** How a dispatch runs: plain, or in a tiled variant, of a name where it is not the first that fits. */
+export interface RunsAs {
+  readonly tiled: boolean;
+  readonly variant?: string;
+}
+
+/** How a kernel runs for these parameters on an adapter for which nobody chose: on a software one without barriers. */
+export function runsAs(kernel: Kernel, params: Params, software: boolean): RunsAs {
+  if (!software) return { tiled: tiledVariant(kernel, params) !== undefined };
+  const variant = softwareVariant(kernel, params);
+  return { tiled: variant !== undefined, ...(variant?.name && { variant: variant.name }) };
+}
+
+/** The workgroups of a dispatch in each dimension. */
+export function gridOf(kernel: Kernel, params: Params, { tiled, variant }: RunsAs): readonly [number, number, number] {
+  const chosen = tiled ? tiledVariant(kernel, params, variant) : undefined;
+  return chosen ? chosen.workgroups(params) : [...foldGrid(kernel.threads(params)), 1];
+}
+
 /** The variants that may run for these parameters; the one for all shapes last. */
 function fittingVariants(tiled: TiledVariant, params: Params): TiledVariant[] {
   return [...(tiled.special ?? []), tiled].filter(

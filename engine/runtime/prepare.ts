@@ -1,4 +1,4 @@
-import { foldGrid, PARAMS_BYTES, tiledVariant, writeParams } from '../ops/kernel.ts';
+import { gridOf, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
 import type { ExecutableStep } from '../schedule/compile.ts';
 import { UNIFORM_SLOT_BYTES } from '../schedule/memory.ts';
 import { type Dispatch, dispatches } from '../schedule/schedule.ts';
@@ -46,16 +46,9 @@ export async function prepareDispatches(
         layout: kernels.groupLayout(operands.length),
         entries: [...entries, { binding: operands.length, resource: uniform }],
       });
-      return [{ dispatch, pipeline: pipelines.get(dispatch)!, bindGroup, grid: gridOf(dispatch, threads) }];
+      return [{ dispatch, pipeline: pipelines.get(dispatch)!, bindGroup, grid: gridOf(kernel, params, dispatch) }];
     }),
   );
   if (count > 0) device.queue.writeBuffer(slabs.uniforms, step.uniformOffsetBytes, uniforms);
   return prepared;
-}
-
-function gridOf(dispatch: Dispatch, threads: number): readonly [number, number, number] {
-  const { kernel, params, tiled } = dispatch;
-  const variant = tiled ? tiledVariant(kernel, params, dispatch.variant) : undefined;
-  if (variant) return variant.workgroups(params);
-  return [...foldGrid(threads), 1];
 }

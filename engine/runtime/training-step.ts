@@ -1,7 +1,7 @@
 import { StudioError } from '../errors.ts';
 import type { ExecutableStep } from '../schedule/compile.ts';
 import type { StepFeed, StepOutcome } from '../schedule/rank-engine.ts';
-import type { Lane, Range, Step } from '../schedule/schedule.ts';
+import { computeVisits, type Lane, type Range, type Step } from '../schedule/schedule.ts';
 import type { StepTrace } from '../schedule/step-trace.ts';
 import { Completions } from './completions.ts';
 import type { ActionOf, Copies, CopyEngine, UnderWay } from './copies.ts';
@@ -123,10 +123,7 @@ export class TrainingStep {
 
   /** Visit by visit: wait for all that the visit needs, encode it, submit it once. */
   private async compute(): Promise<void> {
-    const steps = this.stepsOf('compute');
-    for (let i = 0; i < steps.length; ) {
-      const visit: Step[] = [];
-      for (const { visit: number } = steps[i]; i < steps.length && steps[i].visit === number; i++) visit.push(steps[i]);
+    for (const visit of computeVisits(this.compiled.schedule.steps)) {
       for (const step of visit) await this.ready(step);
       const { trace } = this.feed;
       if (trace) await this.engine.submitTraced(this.feed, visit, trace);

@@ -3,7 +3,15 @@ import type { Kernel } from '../ops/kernel.ts';
 import { rowSquareSums } from '../ops/norm/row-square-sums.ts';
 import type { AdapterProfile } from './profile.ts';
 import { type CopyRates, copyRatesOf, kernelClass } from './rates.ts';
-import { type Action, type Dispatch, dispatches, type Lane, type Schedule, type Step } from './schedule.ts';
+import {
+  type Action,
+  computeVisits,
+  type Dispatch,
+  dispatches,
+  type Lane,
+  type Schedule,
+  type Step,
+} from './schedule.ts';
 
 /** What time goes into: a kernel's arithmetic or its memory traffic, dispatches, bytes onto and off the device, and a simulated link. */
 export const RESOURCES = ['compute', 'memory', 'dispatches', 'uploads', 'downloads', 'link'] as const;
@@ -380,12 +388,6 @@ function isAlone({ type }: Action): boolean {
 
 /** The turns of a lane, in order: what the compute lane submits together, else a step. */
 function turnsOf(steps: readonly Step[], lane: Lane): Turn[] {
-  const turns: { lane: Lane; steps: Step[] }[] = [];
-  for (const step of steps) {
-    if (step.lane !== lane) continue;
-    const last = turns[turns.length - 1];
-    if (lane === 'compute' && last?.steps[0].visit === step.visit) last.steps.push(step);
-    else turns.push({ lane, steps: [step] });
-  }
-  return turns;
+  if (lane === 'compute') return computeVisits(steps).map((visit) => ({ lane, steps: visit }));
+  return steps.filter((step) => step.lane === lane).map((step) => ({ lane, steps: [step] }));
 }

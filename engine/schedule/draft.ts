@@ -1,5 +1,5 @@
 import { StudioError } from '../errors.ts';
-import { type Kernel, type Params, softwareVariant, tiledVariant, variantClass } from '../ops/kernel.ts';
+import { type Kernel, type Params, runsAs, variantClass } from '../ops/kernel.ts';
 import type { RankGroup } from './mesh.ts';
 import type { FloatType } from './precision.ts';
 import type { AdapterProfile } from './profile.ts';
@@ -114,20 +114,11 @@ export class Draft {
   }
 
   dispatch(kernel: Kernel, operands: readonly Range[], params: Params): Dispatch {
-    if (this.profile.software) {
-      const software = softwareVariant(kernel, params);
-      return {
-        kernel,
-        operands,
-        params,
-        tiled: software !== undefined,
-        ...(software?.name && { variant: software.name }),
-      };
-    }
-    const tiled = tiledVariant(kernel, params) !== undefined;
-    const shape = tiled ? variantClass(kernel, params) : null;
-    const variant = shape === null ? undefined : this.profile.variants?.[shape];
-    return { kernel, operands, params, tiled, ...(variant !== undefined && { variant }) };
+    const { software, variants } = this.profile;
+    const usual = runsAs(kernel, params, software);
+    const shape = usual.tiled && !software ? variantClass(kernel, params) : null;
+    const variant = shape === null ? undefined : variants?.[shape];
+    return { kernel, operands, params, ...usual, ...(variant !== undefined && { variant }) };
   }
 
   /** Lists a step; returns its id. */

@@ -1,6 +1,6 @@
 import type { AdapterProfile } from './profile.ts';
 import { kernelClass } from './rates.ts';
-import { dispatches, type Step } from './schedule.ts';
+import { computeVisits, dispatches, type Step } from './schedule.ts';
 
 /** Dispatches of one submit, at most: the host encodes as many while the device runs the submit before. */
 const MOST_DISPATCHES = 64;
@@ -24,7 +24,7 @@ export function withJoinedVisits(steps: readonly Step[], profile: AdapterProfile
   const joined = new Map<number, number>();
   let open: Submit | null = null;
   let before = 0;
-  for (const visit of visitsOf(steps)) {
+  for (const visit of computeVisits(steps)) {
     const next: Submit = {
       visit: visit[0].visit,
       dispatches: visit.reduce((sum, { action }) => sum + dispatches(action).length, 0),
@@ -60,16 +60,4 @@ const together = (open: Submit, next: Submit): Submit => ({
 /** Whether visits of so much go to the device at once, after a submit of `before` dispatches. */
 function fits({ dispatches, seconds }: Submit, before: number): boolean {
   return dispatches <= Math.min(2 * before, MOST_DISPATCHES) && seconds <= LONG_SECONDS;
-}
-
-/** Steps of the compute lane, visit by visit. */
-function visitsOf(steps: readonly Step[]): Step[][] {
-  const visits: Step[][] = [];
-  for (const step of steps) {
-    if (step.lane !== 'compute') continue;
-    const last = visits.at(-1);
-    if (last?.[0].visit === step.visit) last.push(step);
-    else visits.push([step]);
-  }
-  return visits;
 }

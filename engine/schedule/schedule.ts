@@ -1,4 +1,4 @@
-import type { Access, Kernel, Params } from '../ops/kernel.ts';
+import type { Access, Kernel, Params, RunsAs } from '../ops/kernel.ts';
 
 /**
  * Everything one rank does in one step of training, as data. The executor runs it on a GPU, the interpreter in plain
@@ -60,15 +60,11 @@ export interface Range {
   readonly bytes: number;
 }
 
-/** One kernel over ranges of tensors. */
-export interface Dispatch {
+/** One kernel over ranges of tensors, and how it runs: part of the schedule, so that every rank runs the same. */
+export interface Dispatch extends RunsAs {
   readonly kernel: Kernel;
   readonly operands: readonly Range[];
   readonly params: Params;
-  /** Which variant runs: part of the schedule, so that every rank runs the same. */
-  readonly tiled: boolean;
-  /** Of the tiled ones, the one that the adapter's profile chooses for such shapes, if it does. */
-  readonly variant?: string;
 }
 
 /** Equally many bytes of a host tensor and a device tensor. */
@@ -218,6 +214,18 @@ function downloadTouches({ host, device }: HostCopy): readonly { range: Range; a
 
 function dispatchTouches(dispatch: Dispatch): { range: Range; access: Access }[] {
   return dispatch.operands.map((range, i) => ({ range, access: dispatch.kernel.operands[i].access }));
+}
+
+/** Steps of the compute lane, as they are submitted together. */
+export function computeVisits(steps: readonly Step[]): Step[][] {
+  const visits: Step[][] = [];
+  for (const step of steps) {
+    if (step.lane !== 'compute') continue;
+    const last = visits.at(-1);
+    if (last?.[0].visit === step.visit) last.push(step);
+    else visits.push([step]);
+  }
+  return visits;
 }
 
 /** The dispatches of a step, in order. */

@@ -1,8 +1,8 @@
 import { StudioError } from '../errors.ts';
 import type { WholeParameters } from '../interpret/forward.ts';
 import type { Model } from '../model/model.ts';
-import { bytesOf, type Call, elementsOf, Graph, type Value } from '../ops/graph.ts';
-import { foldGrid, PARAMS_BYTES, tiledVariant, writeParams } from '../ops/kernel.ts';
+import { bytesOf, elementsOf, Graph, type Value } from '../ops/graph.ts';
+import { gridOf, PARAMS_BYTES, runsAs, writeParams } from '../ops/kernel.ts';
 import { BufferLedger } from '../runtime/buffer-ledger.ts';
 import type { OpenDevice } from '../runtime/device.ts';
 import { readMapped } from '../runtime/staging.ts';
@@ -143,10 +143,8 @@ async function prepare(
   software: boolean,
 ): Promise<PreparedCall[]> {
   const calls = graph.calls.filter(({ kernel, params }) => kernel.threads(params) > 0);
-  const isTiled = ({ kernel, params }: Call) => !software && tiledVariant(kernel, params) !== undefined;
-  const pipelines = await Promise.all(
-    calls.map((call) => kernels.pipeline({ ...call, operands: [], tiled: isTiled(call) })),
-  );
+  const ways = calls.map(({ kernel, params }) => runsAs(kernel, params, software));
+  const pipelines = await Promise.all(calls.map((call, i) => kernels.pipeline({ ...call, operands: [], ...ways[i] })));
   const bytes = new ArrayBuffer(calls.length * UNIFORM_SLOT_BYTES);
   const usage = GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST;
   const uniforms = await ledger.create('uniforms', bytes.byteLength, usage);
@@ -162,10 +160,7 @@ async function prepare(
     const uniform = { binding: operands.length, resource: { buffer: uniforms, offset, size: PARAMS_BYTES } };
     const layout = kernels.groupLayout(operands.length);
     const bindGroup = device.createBindGroup({ label: kernel.name, layout, entries: [...storage, uniform] });
-    const grid = isTiled(call)
-      ? tiledVariant(kernel, params)!.workgroups(params)
-      : ([...foldGrid(threads), 1] as const);
-    return { pipeline: pipelines[i], bindGroup, grid };
+    return { pipeline: pipelines[i], bindGroup, grid: gridOf(kernel, params, ways[i]) };
   });
   device.queue.writeBuffer(uniforms, 0, bytes);
   return prepared;
