@@ -1,16 +1,8 @@
 import { packHalves } from '../engine/ops/half/half.ts';
-import {
-  type DType,
-  gridOf,
-  type Kernel,
-  PARAMS_BYTES,
-  type Params,
-  type TiledVariant,
-  tiledVariant,
-  writeParams,
-} from '../engine/ops/kernel.ts';
+import { type DType, type Kernel, type Params, type TiledVariant, tiledVariant } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import type { OpenDevice } from '../engine/runtime/device.ts';
+import { encodeFree, freeDispatch } from '../engine/runtime/free-dispatch.ts';
 
 /** Puts a dispatch into a pass, over the buffers whose turn it is. */
 export type Encode = (pass: GPUComputePassEncoder, turn?: number) => void;
@@ -25,30 +17,16 @@ export function withVariant(kernel: Kernel, variant: TiledVariant): Kernel {
  * all operands; turns follow each other in a ring. Rejects when the kernel does not compile.
  */
 export async function readyDispatch(
-  { device, kernels, guard }: OpenDevice,
+  open: OpenDevice,
   kernel: Kernel,
   params: Params,
   turns: readonly (readonly GPUBuffer[])[],
   tiled = true,
 ): Promise<Encode> {
-  const dispatch = { kernel, params, operands: [], tiled: tiled && tiledVariant(kernel, params) !== undefined };
-  const pipeline = await guard(kernels.pipeline(dispatch));
-  const uniform = device.createBuffer({ size: PARAMS_BYTES, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
-  const bytes = new ArrayBuffer(PARAMS_BYTES);
-  writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
-  device.queue.writeBuffer(uniform, 0, bytes);
-  const groups = turns.map((operands) =>
-    device.createBindGroup({
-      layout: kernels.groupLayout(operands.length),
-      entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
-    }),
-  );
-  const [x, y, z] = gridOf(kernel, params, dispatch);
-  return (pass, turn = 0) => {
-    pass.setPipeline(pipeline);
-    pass.setBindGroup(0, groups[turn % groups.length]);
-    pass.dispatchWorkgroups(x, y, z);
-  };
+  const call = { kernel, params, tiled: tiled && tiledVariant(kernel, params) !== undefined };
+  const buffer = (size: number, usage: GPUBufferUsageFlags) => open.device.createBuffer({ size, usage });
+  const dispatch = await freeDispatch(open, call, turns, buffer);
+  return (pass, turn) => encodeFree(pass, dispatch, turn);
 }
 
 let pool = new Float32Array(0);

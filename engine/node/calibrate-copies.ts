@@ -1,6 +1,6 @@
 import { fill } from '../ops/fill/fill.ts';
-import { foldGrid, PARAMS_BYTES, writeParams } from '../ops/kernel.ts';
 import type { OpenDevice } from '../runtime/device.ts';
+import { encodeFree, freeDispatch } from '../runtime/free-dispatch.ts';
 import { type MappedView, readMapped, UploadSlot } from '../runtime/staging.ts';
 import type { CopyRates } from '../schedule/rates.ts';
 import { mappedView } from './mapped-view.ts';
@@ -294,25 +294,13 @@ class CopyBench {
 
   /** Makes commands for a kernel that keeps the device's clock up. */
   private async fills(): Promise<() => GPUCommandBuffer> {
-    const { device, kernels } = this.open;
-    const params = { n: this.filled.size / 4, offset: 0, value: 0 };
-    const pipeline = await kernels.pipeline({ kernel: fill, operands: [], params, tiled: false });
-    const threads = fill.threads(params);
-    const bytes = new ArrayBuffer(PARAMS_BYTES);
-    writeParams(fill, params, threads, new DataView(bytes), 0);
-    const uniform = this.buffer(GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, PARAMS_BYTES);
-    device.queue.writeBuffer(uniform, 0, bytes);
-    const bindGroup = device.createBindGroup({
-      layout: kernels.groupLayout(1),
-      entries: [this.filled, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
-    });
+    const call = { kernel: fill, params: { n: this.filled.size / 4, offset: 0, value: 0 }, tiled: false };
+    const buffer = (size: number, usage: GPUBufferUsageFlags) => this.buffer(usage, size);
+    const dispatch = await freeDispatch(this.open, call, [[this.filled]], buffer);
     return () => {
-      const encoder = device.createCommandEncoder();
+      const encoder = this.open.device.createCommandEncoder();
       const pass = encoder.beginComputePass();
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, bindGroup);
-      const [x, y] = foldGrid(threads);
-      pass.dispatchWorkgroups(x, y);
+      encodeFree(pass, dispatch);
       pass.end();
       return encoder.finish();
     };

@@ -8,17 +8,7 @@ import { attentionOnTensorCores } from '../ops/half/attention-on-tensor-cores.ts
 import { packHalves } from '../ops/half/half.ts';
 import { onTensorCores } from '../ops/half/on-tensor-cores.ts';
 import { withHalves } from '../ops/half/with-halves.ts';
-import {
-  type Cost,
-  type DType,
-  dtypeBytes,
-  gridOf,
-  type Kernel,
-  PARAMS_BYTES,
-  type Params,
-  runsAs,
-  writeParams,
-} from '../ops/kernel.ts';
+import { type Cost, type DType, dtypeBytes, type Kernel, type Params, runsAs } from '../ops/kernel.ts';
 import { seededRandom } from '../ops/kernel-case.ts';
 import { layerNormGrad } from '../ops/layer-norm/layer-norm-grad.ts';
 import { layerNormResidual } from '../ops/layer-norm/layer-norm-residual.ts';
@@ -26,6 +16,7 @@ import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
 import { adam } from '../ops/optimizer/adam.ts';
 import { reluGrad } from '../ops/relu-grad/relu-grad.ts';
 import type { OpenDevice } from '../runtime/device.ts';
+import { encodeFree, type FreeDispatch, freeDispatch } from '../runtime/free-dispatch.ts';
 import { readMapped } from '../runtime/staging.ts';
 import type { AdapterRates, KernelRate } from '../schedule/rates.ts';
 
@@ -93,10 +84,7 @@ interface Sample extends Cost {
   readonly seconds: number;
 }
 
-interface Ready {
-  readonly pipeline: GPUComputePipeline;
-  readonly bindGroup: GPUBindGroup;
-  readonly grid: readonly [number, number, number];
+interface Ready extends FreeDispatch {
   readonly cost: Cost;
 }
 
@@ -328,18 +316,9 @@ class RateBench {
   }
 
   private async ready(kernel: Kernel, params: Params, operands: readonly GPUBuffer[]): Promise<Ready> {
-    const { device, kernels } = this.open;
-    const dispatch = { kernel, operands: [], params, ...runsAs(kernel, params, this.software) };
-    const bytes = new ArrayBuffer(PARAMS_BYTES);
-    writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
-    const uniform = this.buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
-    device.queue.writeBuffer(uniform, 0, bytes);
-    const bindGroup = device.createBindGroup({
-      layout: kernels.groupLayout(operands.length),
-      entries: [...operands, uniform].map((buffer, binding) => ({ binding, resource: { buffer } })),
-    });
-    const grid = gridOf(kernel, params, dispatch);
-    return { pipeline: await kernels.pipeline(dispatch), bindGroup, grid, cost: kernel.cost(params) };
+    const call = { kernel, params, ...runsAs(kernel, params, this.software) };
+    const dispatch = await freeDispatch(this.open, call, [operands], (size, usage) => this.buffer(size, usage));
+    return { ...dispatch, cost: kernel.cost(params) };
   }
 
   /** A buffer of so many random values. */
@@ -395,12 +374,7 @@ function encodeAll(
   times = 1,
 ): void {
   const pass = encoder.beginComputePass(descriptor);
-  for (let i = 0; i < times; i++)
-    for (const { pipeline, bindGroup, grid } of list) {
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, bindGroup);
-      pass.dispatchWorkgroups(...grid);
-    }
+  for (let i = 0; i < times; i++) for (const each of list) encodeFree(pass, each);
   pass.end();
 }
 

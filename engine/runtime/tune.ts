@@ -1,19 +1,16 @@
 import { initUniform } from '../ops/init-values/init-uniform.ts';
 import {
   dtypeBytes,
-  foldGrid,
   type Kernel,
-  PARAMS_BYTES,
   type Params,
   type TiledVariant,
   tiledVariant,
   type VariantChoices,
   variantClass,
-  writeParams,
 } from '../ops/kernel.ts';
 import { matmulNN, matmulNT, matmulTN } from '../ops/matmul/matmul.ts';
-import type { Dispatch } from '../schedule/schedule.ts';
 import type { OpenDevice } from './device.ts';
+import { encodeFree, type FreeDispatch, freeDispatch } from './free-dispatch.ts';
 
 /** A call that stands for its class of shapes. */
 export interface TunedCall {
@@ -84,7 +81,7 @@ async function measure(
   { kernel, params }: TunedCall,
   variants: readonly TiledVariant[],
 ): Promise<number[]> {
-  const { device, kernels, guard } = open;
+  const { device, guard } = open;
   const buffers: GPUBuffer[] = [];
   const buffer = (size: number, usage: GPUBufferUsageFlags) => {
     const made = device.createBuffer({ size: Math.max(16, size), usage });
@@ -98,21 +95,14 @@ async function measure(
     const storage = GPUBufferUsage.STORAGE;
     const operands = Array.from({ length: copies }, () => sizes.map((size) => buffer(size, storage)));
     for (const [a, b] of operands) for (const each of [a, b]) await fillRandom(open, each, buffer);
-    const uniform = buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
-    const bytes = new ArrayBuffer(PARAMS_BYTES);
-    writeParams(kernel, params, kernel.threads(params), new DataView(bytes), 0);
-    device.queue.writeBuffer(uniform, 0, bytes);
-    const groups = operands.map((each) => bindGroup(open, [...each, uniform]));
-    const pipelines: GPUComputePipeline[] = [];
-    for (const { name } of variants) {
-      const dispatch: Dispatch = { kernel, operands: [], params, tiled: true, variant: name };
-      pipelines.push(await guard(kernels.pipeline(dispatch)));
-    }
+    const dispatches: FreeDispatch[] = [];
+    for (const { name } of variants)
+      dispatches.push(await freeDispatch(open, { kernel, params, tiled: true, variant: name }, operands, buffer));
     const best = variants.map(() => Number.POSITIVE_INFINITY);
     for (let round = -1; round < ROUNDS; round++)
-      for (const [i, variant] of variants.entries()) {
+      for (const [i, dispatch] of dispatches.entries()) {
         const began = performance.now();
-        submit(device, pipelines[i], groups, variant.workgroups(params));
+        submit(device, dispatch, CHAIN);
         await guard(device.queue.onSubmittedWorkDone());
         if (round >= 0) best[i] = Math.min(best[i], (performance.now() - began) / 1000 / CHAIN);
       }
@@ -122,19 +112,10 @@ async function measure(
   }
 }
 
-function submit(
-  device: GPUDevice,
-  pipeline: GPUComputePipeline,
-  groups: readonly GPUBindGroup[],
-  grid: readonly [number, number, number],
-): void {
+function submit(device: GPUDevice, dispatch: FreeDispatch, times: number): void {
   const encoder = device.createCommandEncoder();
   const pass = encoder.beginComputePass();
-  pass.setPipeline(pipeline);
-  for (let i = 0; i < CHAIN; i++) {
-    pass.setBindGroup(0, groups[i % groups.length]);
-    pass.dispatchWorkgroups(...grid);
-  }
+  for (let i = 0; i < times; i++) encodeFree(pass, dispatch, i);
   pass.end();
   device.queue.submit([encoder.finish()]);
 }
@@ -145,27 +126,6 @@ async function fillRandom(
   target: GPUBuffer,
   buffer: (size: number, usage: GPUBufferUsageFlags) => GPUBuffer,
 ): Promise<void> {
-  const { device, kernels } = open;
   const params = { n: target.size / 4, offset: 0, first: 0, key: 1, bound: 1 };
-  const dispatch: Dispatch = { kernel: initUniform, operands: [], params, tiled: false };
-  const uniform = buffer(PARAMS_BYTES, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
-  const bytes = new ArrayBuffer(PARAMS_BYTES);
-  const threads = initUniform.threads(params);
-  writeParams(initUniform, params, threads, new DataView(bytes), 0);
-  device.queue.writeBuffer(uniform, 0, bytes);
-  const encoder = device.createCommandEncoder();
-  const pass = encoder.beginComputePass();
-  pass.setPipeline(await kernels.pipeline(dispatch));
-  pass.setBindGroup(0, bindGroup(open, [target, uniform]));
-  pass.dispatchWorkgroups(...foldGrid(threads));
-  pass.end();
-  device.queue.submit([encoder.finish()]);
-}
-
-/** A bind group of whole buffers, the uniform last. */
-function bindGroup({ device, kernels }: OpenDevice, buffers: readonly GPUBuffer[]): GPUBindGroup {
-  return device.createBindGroup({
-    layout: kernels.groupLayout(buffers.length - 1),
-    entries: buffers.map((each, binding) => ({ binding, resource: { buffer: each } })),
-  });
+  submit(open.device, await freeDispatch(open, { kernel: initUniform, params, tiled: false }, [[target]], buffer), 1);
 }
