@@ -67,7 +67,7 @@ export class BenchDevice {
     const ready: Encode[] = [];
     for (const { kernel, params, operands } of calls) {
       const turns = made.map((known) => operands.map((value) => bufferOf(value, known)));
-      ready.push(await readyDispatch(this.open, kernel, params, turns, !this.software));
+      ready.push(await readyDispatch(this.open, kernel, params, turns, this.software));
     }
     const encode: Encode = (pass, turn) => {
       for (const each of ready) each(pass, turn);

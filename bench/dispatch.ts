@@ -1,5 +1,5 @@
 import { packHalves } from '../engine/ops/half/half.ts';
-import { type DType, type Kernel, type Params, type TiledVariant, tiledVariant } from '../engine/ops/kernel.ts';
+import { type DType, type Kernel, type Params, runsAs, type TiledVariant } from '../engine/ops/kernel.ts';
 import { seededRandom } from '../engine/ops/kernel-case.ts';
 import type { OpenDevice } from '../engine/runtime/device.ts';
 import { encodeFree, freeDispatch } from '../engine/runtime/free-dispatch.ts';
@@ -13,17 +13,17 @@ export function withVariant(kernel: Kernel, variant: TiledVariant): Kernel {
 }
 
 /**
- * A dispatch that is ready to run, in its tiled variant where it has one and `tiled` is left out. Each turn has the buffers of
- * all operands; turns follow each other in a ring. Rejects when the kernel does not compile.
+ * A dispatch that is ready to run, as the engine runs it on a GPU, or on a software adapter. Each turn has the buffers of all
+ * operands; turns follow each other in a ring. Rejects when the kernel does not compile.
  */
 export async function readyDispatch(
   open: OpenDevice,
   kernel: Kernel,
   params: Params,
   turns: readonly (readonly GPUBuffer[])[],
-  tiled = true,
+  software = false,
 ): Promise<Encode> {
-  const call = { kernel, params, tiled: tiled && tiledVariant(kernel, params) !== undefined };
+  const call = { kernel, params, ...runsAs(kernel, params, software) };
   const buffer = (size: number, usage: GPUBufferUsageFlags) => open.device.createBuffer({ size, usage });
   const dispatch = await freeDispatch(open, call, turns, buffer);
   return (pass, turn) => encodeFree(pass, dispatch, turn);
